@@ -1,0 +1,3 @@
+//! The one socket Chromium can reach: names, judges, carries, records.
+
+pub mod egress;

@@ -1,1 +1,3 @@
-//! browser
+//! Drives Chromium over its debugging pipe.
+
+pub mod cdp;

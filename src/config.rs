@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cell::Requested;
+use crate::cell::{Display, Requested};
 use crate::gateway::egress::arti::TorConfig;
 use crate::policy::{Overrides, Policy};
 use crate::protocol::error::{Code, Failure};
@@ -118,17 +118,11 @@ pub struct Config {
     pub cache: PathBuf,
 }
 
-/// The X display of `--headed`.
-#[derive(Clone, Debug)]
-pub struct Display {
-    pub name: String,
-    pub authority: Option<PathBuf>,
-}
-
 #[derive(Debug)]
 pub enum EgressChoice {
     Tor(TorConfig),
-    Socks { host: String, port: u16 },
+    /// socks5://host:port
+    Socks(String),
     Unix(PathBuf),
     /// Only after `--dangerously-direct`.
     Direct,
@@ -274,30 +268,41 @@ fn socks_upstream(text: &str) -> Result<EgressChoice, Failure> {
         .rsplit_once(':')
         .ok_or_else(|| bad("no port"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse().ok().filter(|&port| port != 0);
-    let port = port.ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
+    if !port.parse().is_ok_and(|port: u16| port != 0) {
+        return Err(bad("the port is not a number from 1 to 65535"));
+    }
     let is_address = host.parse::<IpAddr>().is_ok();
     let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     if host.is_empty() || !(is_address || is_name) {
         return Err(bad("the host is neither a name nor an address"));
     }
-    Ok(EgressChoice::Socks {
-        host: host.to_owned(),
-        port,
-    })
+    Ok(EgressChoice::Socks(text.to_owned()))
 }
 
+/// The X display of `--headed`: a local one, whose socket the cell can be given.
 fn display() -> Result<Display, Failure> {
-    match std::env::var("DISPLAY") {
-        Ok(name) if !name.is_empty() => Ok(Display {
-            name,
-            authority: std::env::var_os("XAUTHORITY").map(PathBuf::from),
-        }),
-        _ => Err(usage(
+    let Ok(name) = std::env::var("DISPLAY") else {
+        return Err(usage(
             "--headed needs a display, and DISPLAY is not set",
             "run it in a desktop session, or leave --headed out",
-        )),
-    }
+        ));
+    };
+    // ":1" or ":1.0" (X(7), display names).
+    let number = name
+        .strip_prefix(':')
+        .and_then(|rest| rest.split('.').next())
+        .filter(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
+    let Some(number) = number else {
+        return Err(usage(
+            format!("--headed needs a display of this machine, and DISPLAY is {name:?}"),
+            "forwarded displays would need a network; leave --headed out",
+        ));
+    };
+    Ok(Display::X11 {
+        socket: PathBuf::from(format!("/tmp/.X11-unix/X{number}")),
+        xauthority: std::env::var_os("XAUTHORITY").map(PathBuf::from),
+        name,
+    })
 }
 
 /// onioncell's directory of one kind (XDG base directory specification).
@@ -315,26 +320,17 @@ fn home_directory(variable: &str, below_home: &str, without_home: &str) -> PathB
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
+    #![allow(clippy::unwrap_used)]
     use super::*;
-
-    fn upstream(text: &str) -> Result<(String, u16), String> {
-        match socks_upstream(text) {
-            Ok(EgressChoice::Socks { host, port }) => Ok((host, port)),
-            Ok(_) => panic!("not an upstream"),
-            Err(failure) => Err(failure.message),
-        }
-    }
 
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
-        let accepted = [
-            ("socks5://127.0.0.1:9050", "127.0.0.1", 9050),
-            ("socks5h://tor:9150/", "tor", 9150),
-            ("socks5://[::1]:9050", "::1", 9050),
-        ];
-        for (text, host, port) in accepted {
-            assert_eq!(upstream(text), Ok((host.to_owned(), port)), "{text}");
+        for text in [
+            "socks5://127.0.0.1:9050",
+            "socks5h://tor:9150/",
+            "socks5://[::1]:9050",
+        ] {
+            assert!(matches!(socks_upstream(text), Ok(EgressChoice::Socks(_))), "{text}");
         }
     }
 
@@ -350,7 +346,7 @@ mod tests {
             "socks4://127.0.0.1:9050",
             "",
         ] {
-            let message = upstream(text).unwrap_err();
+            let message = socks_upstream(text).unwrap_err().message;
             assert!(message.starts_with(&format!("--egress {text}: ")), "{message}");
         }
     }

@@ -79,6 +79,11 @@ impl Profile {
         self.directory.join("tmp")
     }
 
+    /// The managed policies of the run; the launcher's, and read-only in the cell.
+    pub fn policies(&self) -> PathBuf {
+        self.directory.join("policies")
+    }
+
     /// The page that the last successful navigation ended on.
     pub fn last_url(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.directory.join(".last_url")).ok()?;

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::cdp::{CdpError, Connection, Session as Cdp};
 use super::switches::VIEWPORT;
+use crate::protocol::op::WaitUntil;
 
 /// Why an op failed, before anyone has asked the gateway what it knows of it.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,13 @@ pub enum OpError {
     Cdp { op: &'static str, source: CdpError },
     #[error("{op} failed: {reason}")]
     Failed { op: &'static str, reason: String },
+}
+
+/// chrome://sandbox, read.
+#[derive(Clone, Debug)]
+pub struct SandboxReport {
+    pub adequate: bool,
+    pub verdict: String,
 }
 
 /// A page of the browser's default context, which keeps its cookies in the profile.
@@ -85,6 +93,23 @@ impl Session {
         viewport.answer().await.map_err(cdp)?;
         let main_frame = tree.answer().await.map_err(cdp)?.frame_tree.frame.id;
         Ok(Self { page, main_frame })
+    }
+
+    /// What Chromium says of its own sandbox.
+    pub async fn sandbox_report(&self) -> Result<SandboxReport, OpError> {
+        const OP: &str = "doctor";
+        let url = "chrome://sandbox";
+        let budget = Duration::from_secs(10);
+        within(OP, url, budget, self.load(url, WaitUntil::Load)).await?;
+        // The page fills its verdict in after it has loaded.
+        let script = "new Promise(done => { const look = () => { \
+            const verdict = document.getElementById('evaluation')?.innerText; \
+            verdict ? done(verdict) : requestAnimationFrame(look) }; look() })";
+        let verdict: String = within(OP, url, budget, self.inspect(OP, script)).await?;
+        Ok(SandboxReport {
+            adequate: verdict.contains("adequately sandboxed") && !verdict.contains("NOT"),
+            verdict,
+        })
     }
 
     /// Runs a script of ours in a world of its own, where the page's scripts have no say.

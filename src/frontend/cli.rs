@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use super::doctor::DoctorOptions;
 use super::gateway::GatewayOptions;
 use super::leaktest::LeaktestOptions;
 use super::policy::PolicyCommand;
@@ -10,7 +11,8 @@ use crate::config::Flags;
 use crate::protocol::error::{Code, Failure};
 use crate::protocol::op::Op;
 use crate::protocol::reply::Outcome;
-use crate::run::Instance;
+use crate::run::{self, Instance};
+use crate::workspace::Workspace;
 
 /// A browser in a cell whose only way out is Tor
 #[derive(Debug, Parser)]
@@ -34,7 +36,7 @@ pub(super) enum Command {
     #[command(flatten)]
     Op(Op),
     /// What this system gives, what is missing, and how to get it
-    Doctor,
+    Doctor(DoctorOptions),
     /// Try to get out of the cell in every known way, and report each
     Leaktest(LeaktestOptions),
     /// Serve browsers that have no network of their own
@@ -47,6 +49,9 @@ pub(super) enum Command {
 /// One op in a browser of its own, ended by SIGINT and SIGTERM as by itself.
 pub(super) async fn run_op(flags: Flags, op: &Op) -> Outcome {
     let config = flags.validate()?;
+    let workspace = Workspace::open(&config.workspace)
+        .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
+    run::precheck(&config.policy, &workspace, op)?;
     let tor = progress::TorProgress::new();
     let work = async {
         let mut instance = Instance::start(config, tor.reporter()).await?;

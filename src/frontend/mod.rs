@@ -27,7 +27,6 @@ pub fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     progress::log_to_stderr(cli.flags.verbose);
-    cell::harden_launcher();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -54,7 +53,7 @@ async fn command(cli: Cli) -> ExitCode {
                 _ => ExitCode::FAILURE,
             };
         }
-        Command::Doctor => doctor::run(cli.flags, format).await,
+        Command::Doctor(options) => doctor::run(cli.flags, format, options).await,
         Command::Leaktest(options) => leaktest::run(&cli.flags, format, options).await,
         Command::Gateway(options) => gateway::run(cli.flags, options).await,
         Command::Policy(command) => policy::run(&cli.flags, command),

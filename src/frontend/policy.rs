@@ -37,9 +37,9 @@ fn check(flags: &Flags, urls: Vec<String>) -> Result<(String, u8), Failure> {
         // Writing to a String cannot fail.
         let _ = match policy.check_url(&url) {
             Ok(_) => writeln!(report, "ALLOW {}", escape_line(&url)),
-            Err(denial) => {
+            Err(denied) => {
                 all_allowed = false;
-                writeln!(report, "DENY {}: {}", escape_line(&url), denial.reason())
+                writeln!(report, "DENY {}: {}", escape_line(&url), denied.denial)
             }
         };
     }

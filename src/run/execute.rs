@@ -162,7 +162,7 @@ fn judge(policy: &Policy, url: &str) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(denied) => {
             let failure = Failure::new(Code::PolicyDenied, denied.to_string());
-            Err(match denied.hint() {
+            Err(match denied.denial.hint() {
                 Some(hint) => failure.hint(hint),
                 None => failure,
             })

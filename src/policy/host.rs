@@ -413,6 +413,23 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_what_is_wrong() {
+        for (text, why) in [
+            ("fe80::1%eth0", "zone ids"),
+            ("example.com:80", "carries a port"),
+            ("[::1]:80", "carries a port"),
+            ("1::2::3", "not an IPv6 address"),
+            ("a..b", "an empty label"),
+            ("user@example.com", "it contains '@'"),
+            ("a\nb.example", "it contains '\\n'"),
+            ("1.2.3.256", "invalid IPv4 address"),
+        ] {
+            let error = Host::parse(text).unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
     fn a_target_is_host_colon_port() {
         for (text, shown) in [
             ("Example.com:443", "example.com:443"),

@@ -13,6 +13,8 @@ use super::{Host, Target};
 pub(super) struct Index {
     names: HashMap<String, Entries>,
     addresses: HashMap<IpAddr, Vec<Pattern>>,
+    /// How many labels the longest `*.host` has: no need to look for a longer one.
+    labels: usize,
 }
 
 /// The patterns that name one host: itself, and what is beneath it.
@@ -33,6 +35,7 @@ impl Index {
             Host::Name(name) => {
                 let entries = self.names.entry(name.clone()).or_default();
                 if pattern.subdomains {
+                    self.labels = self.labels.max(name.split('.').count());
                     entries.beneath.push(pattern);
                 } else {
                     entries.itself.push(pattern);
@@ -53,8 +56,8 @@ impl Index {
             .get(name)
             .and_then(|entries| entries.itself.iter().find(fits));
         itself.or_else(|| {
-            suffixes(name)
-                .skip(1)
+            let (_, parent) = name.split_once('.')?;
+            suffixes(parent, self.labels)
                 .filter_map(|parent| self.names.get(parent))
                 .find_map(|entries| entries.beneath.iter().find(fits))
         })

@@ -63,6 +63,9 @@ const NAMES: &[(&str, Kind, &str)] = &[
     ("gvt1.com", BrowserToo, "component downloads; also Google's download mirrors"),
 ];
 
+/// No row has more.
+const MAX_LABELS: usize = 4;
+
 static KINDS: LazyLock<HashMap<&str, Kind>> =
     LazyLock::new(|| NAMES.iter().map(|(name, kind, _)| (*name, *kind)).collect());
 
@@ -94,14 +97,20 @@ pub(super) fn needs_a_rule(name: &str) -> bool {
 }
 
 fn kind(name: &str) -> Option<Kind> {
-    suffixes(name).find_map(|suffix| KINDS.get(suffix).copied())
+    suffixes(name, MAX_LABELS).find_map(|suffix| KINDS.get(suffix).copied())
 }
 
-/// The name and its parents: `a.b.c`, `b.c`, `c`.
-pub(super) fn suffixes(name: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(name), |rest| {
+/// The name and its parents, those of at most so many labels, the longest first: of `a.b.c` and 2,
+/// `b.c` and `c`. The bound keeps a name of 127 labels as cheap as any other.
+pub(super) fn suffixes(name: &str, labels: usize) -> impl Iterator<Item = &str> {
+    let longest = match name.rmatch_indices('.').nth(labels.saturating_sub(1)) {
+        Some((dot, _)) => name.get(dot + 1..),
+        None => Some(name),
+    };
+    std::iter::successors(longest, |rest| {
         rest.split_once('.').map(|(_, parent)| parent)
     })
+    .take(labels)
 }
 
 /// What is wrong with the part before `.onion`. Subdomains are the service's own affair.
@@ -226,7 +235,26 @@ mod tests {
                     .as_deref(),
                 Ok(*name)
             );
+            assert!(name.split('.').count() <= MAX_LABELS, "{name}");
             assert!(!why.is_empty());
+        }
+    }
+
+    #[test]
+    fn suffixes_are_the_parents_of_at_most_so_many_labels() {
+        for (name, labels, expected) in [
+            ("a.b.c", 9, &["a.b.c", "b.c", "c"][..]),
+            ("a.b.c", 3, &["a.b.c", "b.c", "c"]),
+            ("a.b.c", 2, &["b.c", "c"]),
+            ("a.b.c", 1, &["c"]),
+            ("a.b.c", 0, &[]),
+            ("a", 2, &["a"]),
+        ] {
+            assert_eq!(
+                suffixes(name, labels).collect::<Vec<_>>(),
+                expected,
+                "{name} {labels}"
+            );
         }
     }
 }

@@ -201,16 +201,18 @@ pub(super) fn never(address: IpAddr) -> Option<AddressKind> {
 }
 
 fn never_v4(address: Ipv4Addr) -> Option<AddressKind> {
-    most_specific(V4.iter().filter(|row| row.net.contains(&address)), |net| {
-        net.prefix_len()
+    // Both families as 128 bits, the address in the high ones.
+    let bits = u128::from(address.to_bits()) << 96;
+    most_specific(V4, bits, |net| {
+        (u128::from(net.addr().to_bits()) << 96, net.prefix_len())
     })
 }
 
 /// An address that carries an IPv4 address is refused for what it carries, or else for its form:
 /// a translator on the way would turn it into the other one.
 fn never_v6(address: Ipv6Addr) -> Option<AddressKind> {
-    let rows = V6.iter().filter(|row| row.net.contains(&address));
-    let kind = most_specific(rows, |net| net.prefix_len())?;
+    let bits = address.to_bits();
+    let kind = most_specific(V6, bits, |net| (net.addr().to_bits(), net.prefix_len()))?;
     let carried = embedded(kind, address)
         .into_iter()
         .flatten()
@@ -218,12 +220,21 @@ fn never_v6(address: Ipv6Addr) -> Option<AddressKind> {
     Some(carried.unwrap_or(kind))
 }
 
-/// The row with the longest prefix: the registries nest.
-fn most_specific<'a, Net: 'a>(
-    rows: impl Iterator<Item = &'a Range<Net>>,
-    length: impl Fn(&Net) -> u8,
+/// The row with the longest prefix, for the registries nest. Compared bit for bit: a network's
+/// general `contains` works out its first and last address each time, and this is the hot path.
+fn most_specific<Net>(
+    rows: &[Range<Net>],
+    address: u128,
+    bits_and_prefix: impl Fn(&Net) -> (u128, u8),
 ) -> Option<AddressKind> {
-    rows.max_by_key(|row| length(&row.net)).map(|row| row.kind)
+    let covering = rows.iter().filter_map(|row| {
+        let (bits, prefix) = bits_and_prefix(&row.net);
+        let differing = (address ^ bits).leading_zeros() < u32::from(prefix);
+        (!differing).then_some((prefix, row.kind))
+    });
+    covering
+        .max_by_key(|(prefix, _)| *prefix)
+        .map(|(_, kind)| kind)
 }
 
 /// The IPv4 addresses inside an IPv6 address of this kind.

@@ -232,21 +232,12 @@ impl Flags {
             Some(directory) => directory.clone(),
             None => home_directory("XDG_STATE_HOME", ".local/state", "/var/lib").join("tor"),
         };
-        let exit_country = match self.exit_country.as_deref() {
-            None => None,
-            Some(code) => Some(code.parse().map_err(|_| {
-                usage(
-                    format!("--exit-country {code}: not a country"),
-                    "two letters, as in --exit-country DE",
-                )
-            })?),
-        };
         Ok(TorConfig {
             state_dir: state.join("state"),
             cache_dir: state.join("cache"),
             network: self.tor_network.clone(),
             bridges: self.bridge.clone(),
-            exit_country,
+            exit_country: self.exit_country.clone(),
             bootstrap_timeout: Duration::from_secs(self.tor_timeout),
         })
     }

@@ -54,7 +54,7 @@ impl Instance {
     /// Starts everything. Nothing goes out before Tor is ready for traffic.
     pub async fn start(
         config: Config,
-        report: impl Fn(&TorStatus) + Send + Sync + 'static,
+        report: impl Fn(TorStatus) + Send + Sync + 'static,
     ) -> Result<Self, Failure> {
         let can = cell::probe().map_err(isolation)?;
         let over_unix = matches!(config.egress, EgressChoice::Unix(_));
@@ -133,7 +133,7 @@ pub(crate) fn open_ledger(file: Option<&Path>) -> Result<Ledger, Failure> {
 pub(crate) async fn connect(
     choice: EgressChoice,
     policy: Arc<Policy>,
-    report: impl Fn(&TorStatus) + Send + Sync + 'static,
+    report: impl Fn(TorStatus) + Send + Sync + 'static,
 ) -> Result<Arc<dyn Egress>, Failure> {
     Ok(match choice {
         EgressChoice::Tor(config) => {

@@ -21,7 +21,7 @@ use cli::{Cli, Command};
 pub fn main() -> ExitCode {
     // Roles that this program takes on when it re-executes itself; they must have one thread.
     match std::env::args_os().nth(1) {
-        Some(role) if role == cell::INIT_COMMAND => return cell::init(),
+        Some(role) if role == cell::INIT_COMMAND => cell::init(),
         Some(role) if role == leaktest::HOST_COMMAND => return leaktest::host_main(),
         _ => {}
     }

@@ -41,15 +41,15 @@ impl TorProgress {
         }
     }
 
-    pub(super) fn reporter(&self) -> impl Fn(&TorStatus) + Send + Sync + 'static {
+    pub(super) fn reporter(&self) -> impl Fn(TorStatus) + Send + Sync + 'static {
         let (bar, on_terminal) = (self.bar.clone(), self.on_terminal);
         let last_line = Mutex::new(None);
         move |status| {
             if on_terminal {
-                draw(&mut bar.lock().unwrap_or_else(PoisonError::into_inner), status);
+                draw(&mut bar.lock().unwrap_or_else(PoisonError::into_inner), &status);
             } else {
                 let mut last = last_line.lock().unwrap_or_else(PoisonError::into_inner);
-                let line = describe(status);
+                let line = describe(&status);
                 if last.as_ref() != Some(&line) && !status.ready {
                     eprintln!("{line}");
                     *last = Some(line);

@@ -123,7 +123,7 @@ impl Instance {
         let url = url::Url::parse(url).ok()?;
         let host = Host::parse(url.host_str()?).ok()?.to_string();
         let mut rows = self.ledger.subscribe();
-        let session = SessionId::Loopback(1);
+        let session = SessionId::Local(1);
         let waited = async {
             loop {
                 if let Some(row) = self.ledger.explain(&host, session, mark) {

@@ -9,6 +9,9 @@ use super::probe::Capabilities;
 /// Where the profile and the private temporary directory appear when the cell has a file system of its own.
 const INSIDE: &str = "/run/onioncell";
 
+/// Every system has it, and no fixture is all of it.
+pub(super) const WORKBENCH: &str = "/dev";
+
 /// Programs and libraries. What a system does not have is left out.
 const PROGRAMS: &[&str] = &["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"];
 
@@ -108,7 +111,8 @@ pub struct Plan {
     pub grants: Vec<Grant>,
     /// A file system (mount namespace) and processes (PID namespace) of its own; none where they cannot be had.
     pub fixtures: Vec<Fixture>,
-    /// Where the new file system is put together: any directory will do.
+    /// Where the new file system is put together: a directory that is no fixture, because a
+    /// recursive bind mount would bring along what is mounted there.
     pub workbench: PathBuf,
     pub pid_namespace: bool,
     pub chromium_sandbox: bool,
@@ -161,12 +165,12 @@ impl Plan {
             env: environment(&profile, &temp, inputs.display.as_ref()),
             grants: grants(inputs, &profile, &temp, own_files),
             fixtures: if own_files { fixtures(inputs, &profile, &temp) } else { Vec::new() },
-            workbench: inputs.temp.to_owned(),
+            workbench: WORKBENCH.into(),
             pid_namespace: own_files && can.pid_namespace.is_ok(),
             profile,
             temp,
             chromium_sandbox: inputs.chromium_sandbox,
-            unix_sockets: inputs.display.is_some(),
+            unix_sockets: true,
             display: inputs.display.clone(),
         }
     }
@@ -261,7 +265,7 @@ fn fixtures(inputs: &Chromium<'_>, profile: &Path, temp: &Path) -> Vec<Fixture> 
     };
     let file = |path: &str, text: &str| Fixture::File { path: path.into(), text: text.to_owned() };
     let mut fixtures: Vec<Fixture> = Vec::new();
-    for list in [PROGRAMS, ETC, READABLE, DEVICES, &["/dev/null", "/proc"]] {
+    for list in [PROGRAMS, ETC, READABLE, DEVICES, &["/dev/null"]] {
         fixtures.extend(list.iter().map(|path| show(Path::new(path))));
     }
     fixtures.extend(own_directory(inputs.program).map(show));
@@ -270,6 +274,7 @@ fn fixtures(inputs: &Chromium<'_>, profile: &Path, temp: &Path) -> Vec<Fixture> 
         file("/etc/group", ""),
         file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
         Fixture::Memory { path: "/dev/shm".into() },
+        bind(Path::new("/proc"), Path::new("/proc"), true),
         bind(inputs.profile, profile, true),
         bind(inputs.temp, temp, true),
     ]);

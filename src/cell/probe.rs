@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{CellError, Failure, On};
 use super::init::{Place, child, settle};
 use super::launch::Supervisor;
-use super::plan::{Fixture, Isolation};
+use super::plan::{Fixture, Isolation, WORKBENCH};
 use super::wire::{Event, Request};
 use super::{landlock, mount, net, user};
 
@@ -74,12 +74,13 @@ pub fn probe_with(binary: &Path) -> Result<Capabilities, CellError> {
 /// In `cell-init`: every trial in a child of its own, because none can be undone.
 pub(super) fn explore() -> Capabilities {
     let ids = geteuid().is_root().then_some(user::CELL_IDS);
-    let shown = ["/proc", "/dev/null", "/usr"].map(|path| Fixture::Show { path: path.into() });
+    let mut shown = ["/dev/null", "/usr"].map(|path| Fixture::Show { path: path.into() }).to_vec();
+    shown.push(Fixture::Bind { source: "/proc".into(), target: "/proc".into(), writable: true });
     let place = |fixtures, pid_namespace| Place {
         isolation: Isolation::Namespace,
         become_user: ids,
         fixtures,
-        workbench: Path::new("/usr"),
+        workbench: Path::new(WORKBENCH),
         pid_namespace,
         ipc_namespace: true,
     };

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::lab::capture::Mark;
 use crate::lab::{self, Lab, Options};
 
 /// The program under test.
@@ -17,6 +18,12 @@ static LAB: LazyLock<Option<Lab>> =
 /// The lab that all tests share, or `None` where it cannot be had (visibly skipped).
 pub fn shared_lab() -> Option<&'static Lab> {
     LAB.as_ref()
+}
+
+/// Every packet that left home since the mark went to a Tor relay.
+pub fn assert_only_tor(lab: &Lab, mark: Mark) {
+    let outside = lab.capture().outside_tor_since(mark);
+    assert!(outside.is_empty(), "left home outside Tor: {outside:#?}");
 }
 
 /// A user at home: a workspace and a Tor state of their own.

@@ -140,6 +140,10 @@ fn verdict(lab: &Lab) -> bool {
     let capture = lab.capture();
     let outside = capture.outside_tor();
     let tor = capture.to_tor_since(lab::capture::Mark::START).len();
+    if outside.is_empty() && tor == 0 {
+        println!("lab: no packet left home");
+        return true;
+    }
     if outside.is_empty() {
         println!("lab: {tor} packets left home, all of them to Tor relays");
         return true;

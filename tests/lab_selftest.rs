@@ -34,7 +34,7 @@ fn the_lab_comes_up_in_time_carries_pages_over_tor_sees_every_leak_and_goes_down
         return;
     }
     let _turn = one_at_a_time();
-    let busy = load_average() > 2.0;
+    let busy = load_average() > std::thread::available_parallelism().unwrap().get() as f32;
     let lab = Lab::start(Options::default());
     eprintln!("up after {:.1} s", lab.took().as_secs_f32());
     if busy {

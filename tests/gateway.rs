@@ -784,6 +784,7 @@ fn without_a_network_tor_says_so_within_its_bound() {
         assert!(began.elapsed() < 8 * SECOND, "{:?}", began.elapsed());
         assert!(matches!(error, TorError::NotReady { .. }), "{error}");
         let text = error.to_string();
+        println!("{text}; {}", error.hint().unwrap());
         assert!(
             text.contains("not ready after 4 s") && text.contains('%'),
             "{text}"

@@ -218,7 +218,11 @@ impl Tor {
     async fn dial(&self, target: &Target, key: &IsolationKey) -> Result<DataStream, EgressError> {
         // 1. Nothing goes out before Tor is ready for traffic.
         let client = self.client(PATIENCE).await.map_err(|status| {
-            EgressError::new(Kind::NotReady, target, format!("Tor is not ready: {status}"))
+            EgressError::new(
+                Kind::NotReady,
+                target,
+                format!("Tor is not ready: {status}"),
+            )
         })?;
         // 2. On circuits of this session only.
         let mut prefs = StreamPrefs::new();
@@ -244,7 +248,12 @@ impl Tor {
             Err(error) => {
                 self.note(&client, error.kind());
                 let message = error.report().to_string();
-                Err(EgressError::caused(kind(error.kind()), target, message, error))
+                Err(EgressError::caused(
+                    kind(error.kind()),
+                    target,
+                    message,
+                    error,
+                ))
             }
         }
     }

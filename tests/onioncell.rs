@@ -34,6 +34,7 @@ pub struct User<'a> {
 
 /// What a run printed.
 #[derive(Debug)]
+#[expect(dead_code, reason = "stderr is for the messages of failed assertions")]
 pub struct Ran {
     pub status: i32,
     pub stdout: String,

@@ -27,6 +27,7 @@ mod stop;
 mod tls;
 pub mod topology;
 mod tor;
+mod torrc;
 pub mod web;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -378,7 +379,7 @@ fn network_toml(tor: &TorNetwork) -> Result<String> {
          [tor_network.authorities]\nv3idents = [\"{}\"]\n{caches}\n\
          [override_net_params]\nhsdir_interval = {}\n",
         tor.v3ident,
-        tor::HSDIR_INTERVAL_MINUTES
+        torrc::HSDIR_INTERVAL_MINUTES
     ))
 }
 

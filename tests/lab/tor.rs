@@ -4,10 +4,9 @@
 //! others are told to look for the consensus when there is one.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,18 +18,8 @@ use super::control::Control;
 use super::daemon::{Daemon, Keeper};
 use super::scratch::Scratch;
 use super::topology::{AUTHORITY, Internet, RELAYS};
+use super::torrc::{self, DIR_PORT, DIST_SECONDS, OR_PORT, VOTE_SECONDS, VOTING_INTERVAL};
 
-pub const OR_PORT: u16 = 5001;
-pub const DIR_PORT: u16 = 7000;
-
-/// Seconds between consensuses. Long, so that a lab's whole life falls into one period of the onion services' directory.
-const VOTING_INTERVAL: u64 = 300;
-/// C tor ignores the parameter in a testing network and takes 24 voting intervals; clients that do not know of testing
-/// networks have to be told the same (rend-spec-v3, TIME-PERIODS; hs_get_time_period_num).
-pub const HSDIR_INTERVAL_MINUTES: u64 = VOTING_INTERVAL * 24 / 60;
-/// The shortest that tor accepts (dirvote.h: MIN_VOTE_SECONDS_TESTING, MIN_DIST_SECONDS_TESTING).
-const VOTE_SECONDS: u64 = 2;
-const DIST_SECONDS: u64 = 2;
 /// An onion service uploads the descriptors of two periods, here to every relay each.
 const ONION_UPLOADS: usize = 2 * (1 + RELAYS.len());
 
@@ -81,17 +70,17 @@ impl TorNetwork {
             .chain(RELAYS.map(|(name, _)| name))
         {
             scratch.private_dir(name)?;
-            scratch.write(&format!("{name}/state"), &past_bandwidth()?)?;
+            scratch.write(&format!("{name}/state"), &torrc::past_bandwidth()?)?;
         }
         let launch =
             |name: &str, own: &str| launch(net, keeper, scratch.path(), &dir_authority, name, own);
         let authority = launch(
             "authority",
-            &authority_torrc(unix_now() + VOTING_INTERVAL / 2)?,
+            &torrc::authority(unix_now() + VOTING_INTERVAL / 2)?,
         )?;
         let mut relays = Vec::new();
         for (name, address) in RELAYS {
-            relays.push(launch(name, &relay_torrc(scratch, name, address)?)?);
+            relays.push(launch(name, &torrc::relay(scratch.path(), name, address)?)?);
         }
         let network = Self {
             v3ident,
@@ -113,12 +102,12 @@ impl TorNetwork {
     /// Has the authority vote now; comes back when there is a consensus, and the relays know that.
     pub fn vote(&self, net: &Internet, deadline: Instant) -> Result<()> {
         let valid_after = unix_now() + 1 + VOTE_SECONDS + DIST_SECONDS;
-        let torrc = torrc(
+        let torrc = torrc::complete(
             &self.scratch,
             &self.dir_authority,
             "authority",
-            &authority_torrc(valid_after)?,
-        )?;
+            &torrc::authority(valid_after)?,
+        );
         fs::write(self.scratch.join("authority/torrc"), torrc)?;
         self.authority.hang_up()?;
         let wanted = 1 + RELAYS.len();
@@ -311,116 +300,6 @@ fn authority_keys(scratch: &Scratch) -> Result<(String, String)> {
     Ok((v3ident.to_owned(), fingerprint.replace(' ', "")))
 }
 
-/// The authority's configuration, with its next consensus due at `valid_after`.
-fn authority_torrc(valid_after: u64) -> Result<String> {
-    let mut text = relay_lines("authority", AUTHORITY);
-    let exits: Vec<&str> = RELAYS
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| name.starts_with("exit"))
-        .collect();
-    write!(
-        text,
-        "DirPort {AUTHORITY}:{DIR_PORT}
-ContactInfo lab
-ExitPolicy reject *:*
-AuthoritativeDirectory 1
-V3AuthoritativeDirectory 1
-TestingV3AuthInitialVotingInterval {VOTING_INTERVAL}
-TestingV3AuthInitialVoteDelay {VOTE_SECONDS}
-TestingV3AuthInitialDistDelay {DIST_SECONDS}
-TestingV3AuthVotingStartOffset {offset}
-V3AuthVotingInterval {VOTING_INTERVAL}
-V3AuthVoteDelay {VOTE_SECONDS}
-V3AuthDistDelay {DIST_SECONDS}
-ConsensusParams hsdir_interval={HSDIR_INTERVAL_MINUTES}
-TestingDirAuthVoteGuard *
-TestingDirAuthVoteHSDir *
-TestingDirAuthVoteExit {exits}
-TestingMinExitFlagThreshold 0
-AuthDirVoteStableGuaranteeMinUptime 0
-AuthDirVoteStableGuaranteeMTBF 0
-MinUptimeHidServDirectoryV2 0
-",
-        offset = valid_after % VOTING_INTERVAL,
-        exits = exits.join(","),
-    )?;
-    Ok(text)
-}
-
-fn relay_torrc(scratch: &Scratch, name: &str, address: Ipv4Addr) -> Result<String> {
-    let mut text = relay_lines(name, address);
-    if name.starts_with("exit") {
-        write!(
-            text,
-            "ExitRelay 1
-ExitPolicy accept *:*
-ServerDNSResolvConfFile {}
-ServerDNSDetectHijacking 0
-ServerDNSAllowBrokenConfig 1
-ServerDNSTestAddresses
-ServerDNSSearchDomains 0
-",
-            scratch.path().join("resolv.conf").display()
-        )?;
-    } else {
-        text.push_str("ExitRelay 0\nExitPolicy reject *:*\n");
-    }
-    Ok(text)
-}
-
-fn relay_lines(name: &str, address: Ipv4Addr) -> String {
-    format!("Nickname {name}\nAddress {address}\nORPort {address}:{OR_PORT}\nSocksPort 0\n")
-}
-
-/// A relay's state file that says that it has carried a lot. Relays are chosen by what they carried; without a past, the
-/// authority alone would have a figure above 0 in the first consensus, and be chosen as guard and rendezvous point at
-/// once, which no relay permits.
-fn past_bandwidth() -> Result<String> {
-    const DAY: u32 = 86_400;
-    const BYTES_PER_SECOND: u64 = 100_000_000;
-    let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
-    let ends = (time::OffsetDateTime::now_utc() - time::Duration::MINUTE).format(&format)?;
-    let mut text = String::new();
-    for way in ["Read", "Write"] {
-        write!(
-            text,
-            "BWHistory{way}Ends {ends}\nBWHistory{way}Interval {DAY}\n\
-             BWHistory{way}Values {}\nBWHistory{way}Maxima {BYTES_PER_SECOND}\n",
-            u64::from(DAY) * 1_000_000
-        )?;
-    }
-    Ok(text)
-}
-
-/// What all have in common. A testing network allows private addresses and shared subnets; the real one does not, and
-/// neither does this.
-fn torrc(scratch: &Path, dir_authority: &str, name: &str, own: &str) -> Result<String> {
-    let dir = scratch.join(name);
-    // Closed to others, or tor makes no control socket in it.
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&dir)?;
-    Ok(format!(
-        "TestingTorNetwork 1
-{dir_authority}DataDirectory {dir}
-Log notice file {dir}/log
-AssumeReachable 1
-PathsNeededToBuildCircuits 0.25
-ExitPolicyRejectPrivate 1
-ExtendAllowPrivateAddresses 0
-ClientRejectInternalAddresses 1
-ClientDNSRejectInternalAddresses 1
-EnforceDistinctSubnets 1
-ShutdownWaitLength 0
-AvoidDiskWrites 1
-NumCPUs 1
-{own}",
-        dir = dir.display()
-    ))
-}
-
 fn launch(
     net: &Internet,
     keeper: &Keeper,
@@ -429,7 +308,12 @@ fn launch(
     name: &str,
     own: &str,
 ) -> Result<Daemon> {
-    let text = torrc(scratch, dir_authority, name, own)?;
+    // Closed to others, or tor makes no control socket in it.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(scratch.join(name))?;
+    let text = torrc::complete(scratch, dir_authority, name, own);
     let path = scratch.join(name).join("torrc");
     fs::write(&path, text)?;
     let output = fs::File::create(scratch.join(name).join("output"))?;

@@ -19,7 +19,7 @@ use nix::unistd::{ForkResult, Pid, fork, pause, setsid};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Answers attempts until there are no more: on Chromium's debugging pipe, or outside a cell on standard input.
-pub fn serve() {
+pub(crate) fn serve() {
     if std::env::var_os("PROBE_OUTSIDE").is_some() {
         answer_all(io::stdin().lock(), io::stdout(), "\n@");
     } else {
@@ -31,12 +31,18 @@ pub fn serve() {
 
 fn answer_all(from: impl BufRead, mut to: impl Write, mark: &str) {
     for line in from.lines() {
-        let words: Vec<String> = line.unwrap().split_whitespace().map(str::to_owned).collect();
+        let words: Vec<String> = line
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = match attempt(&words) {
             Ok(found) if found.is_empty() => "ok".to_owned(),
             Ok(found) => format!("ok {found}"),
-            Err(e) => e.raw_os_error().map_or_else(|| e.to_string(), |n| format!("{:?}", Errno::from_raw(n))),
+            Err(e) => e
+                .raw_os_error()
+                .map_or_else(|| e.to_string(), |n| format!("{:?}", Errno::from_raw(n))),
         };
         writeln!(to, "{mark}{answer}").unwrap();
         to.flush().unwrap();
@@ -46,18 +52,34 @@ fn answer_all(from: impl BufRead, mut to: impl Write, mark: &str) {
 fn attempt(words: &[&str]) -> io::Result<String> {
     let nothing = |()| String::new();
     match words {
-        ["tcp", to] => TcpStream::connect_timeout(&to.parse().unwrap(), PATIENCE).map(|_| String::new()),
+        ["tcp", to] => {
+            TcpStream::connect_timeout(&to.parse().unwrap(), PATIENCE).map(|_| String::new())
+        }
         ["udp", to] => udp(to.parse().unwrap()).map(nothing),
-        ["socket", family, kind, protocol] => socket(number(family), number(kind), number(protocol)).map(|_| String::new()),
+        ["socket", family, kind, protocol] => {
+            socket(number(family), number(kind), number(protocol)).map(|_| String::new())
+        }
         ["fastopen", to] => fastopen(to.parse().unwrap()).map(nothing),
         ["fastopen-connect"] => fastopen_connect().map(nothing),
         ["io_uring"] => io_uring().map(nothing),
         ["unix", path] => UnixStream::connect(path).map(|_| String::new()),
-        ["abstract", name] => UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?).map(|_| String::new()),
-        ["setns", pid] => Ok(setns(File::open(format!("/proc/{pid}/ns/net"))?, CloneFlags::CLONE_NEWNET).map(nothing)?),
-        ["setns-own"] => Ok(setns(File::open("/proc/self/ns/net")?, CloneFlags::CLONE_NEWNET).map(nothing)?),
+        ["abstract", name] => {
+            UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?).map(|_| String::new())
+        }
+        ["setns", pid] => Ok(setns(
+            File::open(format!("/proc/{pid}/ns/net"))?,
+            CloneFlags::CLONE_NEWNET,
+        )
+        .map(nothing)?),
+        ["setns-own"] => {
+            Ok(setns(File::open("/proc/self/ns/net")?, CloneFlags::CLONE_NEWNET).map(nothing)?)
+        }
         ["ptrace", pid] => Ok(ptrace::seize(process(pid), ptrace::Options::empty()).map(nothing)?),
-        ["memory", pid] => OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).map(|_| String::new()),
+        ["memory", pid] => OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))
+            .map(|_| String::new()),
         ["environ", pid] => fs::read(format!("/proc/{pid}/environ")).map(|_| String::new()),
         ["signal", pid] => Ok(kill(process(pid), Signal::SIGCONT).map(nothing)?),
         ["read", path] => read(path).map(nothing),
@@ -65,7 +87,10 @@ fn attempt(words: &[&str]) -> io::Result<String> {
         ["list", path] => fs::read_dir(path).map(|_| String::new()),
         ["mount"] => mount().map(nothing),
         ["namespace-then-tcp", to] => namespace_then_tcp(to.parse().unwrap()).map(nothing),
-        ["environment"] => Ok(std::env::vars().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
+        ["environment"] => Ok(std::env::vars()
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>()
+            .join(" ")),
         ["descriptors"] => descriptors(),
         ["status", field] => status(field),
         ["interfaces"] => fs::read_to_string("/proc/self/net/dev").map(|text| interfaces(&text)),
@@ -100,12 +125,16 @@ fn udp(to: SocketAddr) -> io::Result<()> {
 
 /// sendto(2) with MSG_FASTOPEN connects without connect(2).
 fn fastopen(to: SocketAddr) -> io::Result<()> {
-    let SocketAddr::V4(to) = to else { panic!("IPv4 only") };
+    let SocketAddr::V4(to) = to else {
+        panic!("IPv4 only")
+    };
     let socket = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: to.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(*to.ip()).to_be(),
+        },
         sin_zero: [0; 8],
     };
     // SAFETY: the buffer and the address live across the call and have the sizes given.
@@ -127,7 +156,13 @@ fn fastopen_connect() -> io::Result<()> {
     let on: i32 = 1;
     // SAFETY: the option is an int, which lives across the call.
     let set = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, (&raw const on).cast(), 4)
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN_CONNECT,
+            (&raw const on).cast(),
+            4,
+        )
     };
     Ok(Errno::result(set).map(drop)?)
 }
@@ -147,7 +182,15 @@ fn mount() -> io::Result<()> {
     let target = CString::new("/usr")?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
     // SAFETY: the strings live across the call; the data may be null.
-    let mounted = unsafe { libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null()) };
+    let mounted = unsafe {
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            target.as_ptr(),
+            c"tmpfs".as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    };
     Ok(Errno::result(mounted).map(drop)?)
 }
 
@@ -156,7 +199,8 @@ fn namespace_then_tcp(to: SocketAddr) -> io::Result<()> {
     // SAFETY: this process has one thread.
     match unsafe { fork() }? {
         ForkResult::Child => {
-            let entered = unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+            let entered = unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
+                .map_err(io::Error::from);
             let tried = entered.and_then(|()| TcpStream::connect_timeout(&to, PATIENCE).map(drop));
             let errno = tried.err().map_or(0, |e| e.raw_os_error().unwrap_or(255));
             // SAFETY: ends the child at once.
@@ -164,7 +208,9 @@ fn namespace_then_tcp(to: SocketAddr) -> io::Result<()> {
         }
         ForkResult::Parent { child } => match nix::sys::wait::waitpid(child, None)? {
             nix::sys::wait::WaitStatus::Exited(_, 0) => Ok(()),
-            nix::sys::wait::WaitStatus::Exited(_, errno) => Err(io::Error::from_raw_os_error(errno)),
+            nix::sys::wait::WaitStatus::Exited(_, errno) => {
+                Err(io::Error::from_raw_os_error(errno))
+            }
             other => panic!("{other:?}"),
         },
     }
@@ -178,17 +224,31 @@ fn descriptors() -> io::Result<String> {
             numbers.push(number);
         }
     }
-    Ok(numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(" "))
+    Ok(numbers
+        .iter()
+        .map(i32::to_string)
+        .collect::<Vec<_>>()
+        .join(" "))
 }
 
 fn status(field: &str) -> io::Result<String> {
     let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    Ok(line.unwrap().split_whitespace().collect::<Vec<_>>().join(" "))
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    Ok(line
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" "))
 }
 
 fn interfaces(text: &str) -> String {
-    text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim())).collect::<Vec<_>>().join(" ")
+    text.lines()
+        .skip(2)
+        .filter_map(|line| Some(line.split_once(':')?.0.trim()))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Leaves a process behind that nothing ties to this one, and which holds a lock as long as it lives.

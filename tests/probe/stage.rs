@@ -2,7 +2,7 @@
 //! network with an outside and a neighbour, all in network namespaces of the test's own.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use nix::sched::{CloneFlags, unshare};
 use onioncell::cell::{self, CELL_IDS, Capabilities, Chromium, Isolation, Plan};
 use tempfile::TempDir;
 
-pub const OUTSIDE: &str = "198.51.100.2";
-pub const NEIGHBOUR: &str = "203.0.113.2";
+pub(crate) const OUTSIDE: &str = "198.51.100.2";
+pub(crate) const NEIGHBOUR: &str = "203.0.113.2";
 const BINARY: &str = env!("CARGO_BIN_EXE_onioncell");
 const CHROMIUM: &str = "/usr/lib/chromium/chromium";
 
 /// How the test's cell is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// All that this kernel has.
     Full,
     /// As where mounting is refused (Docker).
@@ -31,11 +31,11 @@ pub enum Kind {
 }
 
 /// Who launches.
-pub const ROOT: u32 = 0;
-pub const USER: u32 = 1000;
+pub(crate) const ROOT: u32 = 0;
+pub(crate) const USER: u32 = 1000;
 
 /// Skips, visibly, where the test cannot be had; in CI that is a failure.
-pub fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     let missing = if !nix::unistd::geteuid().is_root() {
         Some("needs root, to make networks and to become both users")
     } else if !Path::new(CHROMIUM).exists() {
@@ -51,10 +51,13 @@ pub fn possible() -> bool {
 }
 
 /// Moves this test's thread into a network of its own, with hosts that answer on TCP and UDP port 7.
-pub fn network() {
+pub(crate) fn network() {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     ip("link set lo up");
-    for (link, ours, host) in [("out", "198.51.100.1/24", OUTSIDE), ("near", "203.0.113.1/24", NEIGHBOUR)] {
+    for (link, ours, host) in [
+        ("out", "198.51.100.1/24", OUTSIDE),
+        ("near", "203.0.113.1/24", NEIGHBOUR),
+    ] {
         ip(&format!("link add {link} type veth peer name peer-{link}"));
         ip(&format!("addr add {ours} dev {link}"));
         ip(&format!("link set {link} up"));
@@ -65,7 +68,7 @@ pub fn network() {
 }
 
 /// A network with nothing but `lo`, as in a container started with `--network none`.
-pub fn no_network() {
+pub(crate) fn no_network() {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     ip("link set lo up");
     echo("127.0.0.1");
@@ -104,36 +107,52 @@ fn echo(address: &str) {
 }
 
 fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    let done = Command::new("ip")
+        .args(arguments.split(' '))
+        .status()
+        .unwrap();
     assert!(done.success(), "ip {arguments}");
 }
 
 /// A launcher with its directories: `home` stands for what must not be read.
 #[derive(Debug)]
-pub struct Stage {
+pub(crate) struct Stage {
     root: TempDir,
-    pub uid: u32,
-    pub kind: Kind,
+    pub(crate) uid: u32,
+    pub(crate) kind: Kind,
 }
 
 impl Stage {
-    pub fn new(uid: u32, kind: Kind) -> Self {
+    pub(crate) fn new(uid: u32, kind: Kind) -> Self {
         let root = TempDir::new().unwrap();
         let stage = Self { root, uid, kind };
         // Beneath a directory that only the launcher can enter; without mounts the cell's user must get through.
         let closed = uid != ROOT || kind == Kind::Full;
-        for (name, mode) in [("", 0o755), ("w", if closed { 0o700 } else { 0o711 })] {
+        for (name, mode) in [
+            ("", 0o755),
+            ("bin", 0o755),
+            ("w", if closed { 0o700 } else { 0o711 }),
+        ] {
             stage.directory(name, uid, mode);
         }
         let cell = if uid == ROOT { CELL_IDS.uid } else { uid };
-        for (name, owner) in [("w/profile", cell), ("w/tmp", cell), ("w/workspace", uid), ("w/tor", uid), ("w/home", uid)] {
+        for (name, owner) in [
+            ("w/profile", cell),
+            ("w/tmp", cell),
+            ("w/workspace", uid),
+            ("w/tor", uid),
+            ("w/home", uid),
+        ] {
             stage.directory(name, owner, 0o700);
         }
         for name in ["w/workspace/file", "w/tor/state", "w/home/.secret"] {
             fs::write(stage.path(name), "secret").unwrap();
             chown(stage.path(name), Some(uid), Some(uid)).unwrap();
         }
-        for (name, from) in [("probe", std::env::current_exe().unwrap()), ("onioncell", BINARY.into())] {
+        for (name, from) in [
+            ("bin/probe", std::env::current_exe().unwrap()),
+            ("bin/onioncell", BINARY.into()),
+        ] {
             if fs::hard_link(&from, stage.path(name)).is_err() {
                 fs::copy(&from, stage.path(name)).unwrap();
             }
@@ -141,8 +160,12 @@ impl Stage {
         stage
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
-        if name.is_empty() { self.root.path().to_owned() } else { self.root.path().join(name) }
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() {
+            self.root.path().to_owned()
+        } else {
+            self.root.path().join(name)
+        }
     }
 
     fn directory(&self, name: &str, uid: u32, mode: u32) {
@@ -158,36 +181,45 @@ impl Stage {
         if self.uid != ROOT {
             command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]);
         }
-        command.arg(self.path("probe")).args(["--exact", role, "--ignored", "--nocapture", "--test-threads=1"]);
+        command.arg(self.path("bin/probe")).args([
+            "--exact",
+            role,
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command
     }
 
     /// The probe, outside a cell: the control.
-    pub fn outside(&self) -> Talk {
+    pub(crate) fn outside(&self) -> Talk {
         Talk::start(self.run("probe_program").env("PROBE_OUTSIDE", "1"))
     }
 
     /// The probe in a cell, below a launcher.
-    pub fn inside(&self) -> Talk {
+    pub(crate) fn inside(&self) -> Talk {
         self.launch("probe")
     }
 
-    pub fn chromium(&self) -> Talk {
+    pub(crate) fn chromium(&self) -> Talk {
         self.launch(CHROMIUM)
     }
 
-    pub fn launch(&self, program: &str) -> Talk {
+    pub(crate) fn launch(&self, program: &str) -> Talk {
         let mut command = self.run("launcher");
-        command.env("STAGE", self.root.path()).env("KIND", format!("{:?}", self.kind)).env("PROGRAM", program);
+        command
+            .env("STAGE", self.root.path())
+            .env("KIND", format!("{:?}", self.kind))
+            .env("PROGRAM", program);
         Talk::start(&mut command)
     }
 }
 
 /// A conversation in lines, those of the other side marked with `@` among libtest's.
 #[derive(Debug)]
-pub struct Talk {
-    pub process: Child,
+pub(crate) struct Talk {
+    pub(crate) process: Child,
     to: Option<ChildStdin>,
     from: Lines<BufReader<ChildStdout>>,
 }
@@ -195,15 +227,18 @@ pub struct Talk {
 impl Talk {
     fn start(command: &mut Command) -> Self {
         let mut process = command.spawn().unwrap();
-        let (to, from) = (process.stdin.take(), BufReader::new(process.stdout.take().unwrap()).lines());
+        let (to, from) = (
+            process.stdin.take(),
+            BufReader::new(process.stdout.take().unwrap()).lines(),
+        );
         Self { process, to, from }
     }
 
-    pub fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.to.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    pub fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         loop {
             let line = self.from.next().expect("the other side has gone").unwrap();
             if let Some(said) = line.split_once('@') {
@@ -212,24 +247,24 @@ impl Talk {
         }
     }
 
-    pub fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.hear()
     }
 
-    pub fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.to.take());
         self.process.wait().unwrap();
     }
 }
 
 /// The launcher's process: starts the cell, and passes lines between its standard input and output
-/// and the program's debugging pipe. Says `running PID MICROSECONDS` or `refused …` first, `exit …` last.
-pub fn launcher() {
+/// and the program's debugging pipe. Says `running PID SUPERVISOR MICROSECONDS` or `refused …` first, `exit …` last.
+pub(crate) fn launcher() {
     let stage = PathBuf::from(std::env::var_os("STAGE").unwrap());
     let kind = std::env::var("KIND").unwrap();
     let program = std::env::var("PROGRAM").unwrap();
-    let binary = stage.join("onioncell");
+    let binary = stage.join("bin/onioncell");
     let can = cell::probe_with(&binary).unwrap();
     let plan = plan(&stage, &kind, &program, &can);
     let terminator = if program == CHROMIUM { 0 } else { b'\n' };
@@ -239,12 +274,22 @@ pub fn launcher() {
         Ok(cell) => cell,
         Err(error) => return println!("\n@refused {error}"),
     };
-    println!("\n@running {} {}", std::process::id(), start.elapsed().as_micros());
+    let took = start.elapsed().as_micros();
+    println!(
+        "\n@running {} {} {took}",
+        std::process::id(),
+        cell.supervisor.pid()
+    );
+    // Read, so that it never fills up; shown on demand, because Chromium says much.
     let mut stderr = File::from(cell.stderr);
     std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = stderr.read_to_string(&mut text);
-        eprintln!("{text}");
+        let shown = std::env::var_os("SHOW_STDERR").is_some();
+        let mut to: Box<dyn Write> = if shown {
+            Box::new(std::io::stderr())
+        } else {
+            Box::new(std::io::sink())
+        };
+        let _ = std::io::copy(&mut stderr, &mut to);
     });
     let mut commands = File::from(cell.cdp_write);
     std::thread::spawn(move || {
@@ -264,9 +309,15 @@ pub fn launcher() {
 }
 
 fn plan(stage: &Path, kind: &str, program: &str, can: &Capabilities) -> Plan {
-    let switches = ["--headless=new", "--remote-debugging-pipe", "--no-startup-window", "--no-first-run", "--disable-breakpad"];
+    let switches = [
+        "--headless=new",
+        "--remote-debugging-pipe",
+        "--no-startup-window",
+        "--no-first-run",
+        "--disable-breakpad",
+    ];
     let switches: Vec<String> = switches.iter().map(|&s| s.to_owned()).collect();
-    let program = stage.join(program);
+    let program = stage.join("bin").join(program);
     let inputs = Chromium {
         program: &program,
         switches: &switches,
@@ -278,13 +329,26 @@ fn plan(stage: &Path, kind: &str, program: &str, can: &Capabilities) -> Plan {
         chromium_sandbox: true,
     };
     let (isolation, can) = match kind {
-        "Full" => (Isolation::Namespace, can.clone()),
+        "Full" => {
+            assert_eq!(
+                (&can.mounts, &can.pid_namespace),
+                (&Ok(()), &Ok(())),
+                "what this test is about"
+            );
+            (Isolation::Namespace, can.clone())
+        }
         "NoMounts" => (Isolation::Namespace, can.clone().without_mounts()),
         _ => (Isolation::Container, can.clone().without_mounts()),
     };
     let mut plan = Plan::for_chromium(&inputs, isolation, &can);
     if !program.ends_with("chromium") {
-        let arguments = ["--exact", "probe_program", "--ignored", "--nocapture", "--test-threads=1"];
+        let arguments = [
+            "--exact",
+            "probe_program",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ];
         plan.argv = arguments.map(str::to_owned).to_vec();
     }
     plan

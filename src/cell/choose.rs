@@ -118,6 +118,7 @@ fn unavailable(problem: String, remedy: String) -> CellError {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use nix::errno::Errno;
 

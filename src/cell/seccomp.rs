@@ -317,6 +317,7 @@ fn refused(error: impl std::fmt::Display) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

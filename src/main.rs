@@ -1,11 +1,7 @@
-use onioncell::cell;
+//! Parse, run, print the error once.
 
-fn main() {
-    // Before any runtime starts: cell-init forks, so it must have one thread.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|argument| argument == cell::INIT_COMMAND)
-    {
-        cell::init();
-    }
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    onioncell::frontend::main()
 }

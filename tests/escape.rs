@@ -456,16 +456,22 @@ fn the_end_of_the_program_is_reported_when_nothing_of_it_is_left() {
     });
 }
 
+fn first_word(mut talk: Talk) -> String {
+    let said = talk.hear();
+    talk.end();
+    said
+}
+
 #[test]
 fn a_program_that_cannot_be_executed_is_named_with_its_reason() {
     each(|stage| {
-        let missing = stage.launch("missing").hear();
+        let missing = first_word(stage.launch("missing"));
         assert!(
             missing.starts_with("refused cell: execute ") && missing.ends_with("(ENOENT)"),
             "{missing}"
         );
         std::fs::write(stage.path("bin/text"), "not a program").unwrap();
-        let text = stage.launch("text").hear();
+        let text = first_word(stage.launch("text"));
         assert!(
             text.starts_with("refused cell: execute ") && text.ends_with("(EACCES)"),
             "{text}"
@@ -477,7 +483,7 @@ fn a_program_that_cannot_be_executed_is_named_with_its_reason() {
 fn a_profile_that_cannot_be_written_is_named_with_its_reason() {
     each(|stage| {
         std::os::unix::fs::chown(stage.path("w/profile"), Some(1), Some(1)).unwrap();
-        let said = stage.inside().hear();
+        let said = first_word(stage.inside());
         assert!(
             said.starts_with("refused cell: write to ") && said.ends_with("(EACCES)"),
             "{said}"

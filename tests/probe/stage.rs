@@ -254,6 +254,8 @@ impl Talk {
 
     pub(crate) fn end(mut self) {
         drop(self.to.take());
+        // Hears it out: libtest, in the other process, ends badly on a closed pipe.
+        self.from.by_ref().for_each(drop);
         self.process.wait().unwrap();
     }
 }

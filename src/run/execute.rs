@@ -123,9 +123,10 @@ impl Instance {
     /// What the gateway says about a page that did not load: of its host, or of a host that it
     /// redirected to.
     async fn gateways_word(&self, url: &str, mark: u64, error: &OpError) -> Option<Row> {
-        let OpError::Network { .. } = error else {
-            return None;
-        };
+        match error {
+            OpError::Network { reason, .. } if is_about_the_connection(reason) => {}
+            _ => return None,
+        }
         let url = url::Url::parse(url).ok()?;
         let host = Host::parse(url.host_str()?).ok()?.to_string();
         let mut rows = self.ledger.subscribe();
@@ -169,6 +170,13 @@ impl Instance {
             _ => failure,
         }
     }
+}
+
+/// Whether the gateway may know more than Chromium's net error says. Of certificates it knows nothing.
+fn is_about_the_connection(reason: &str) -> bool {
+    ["SOCKS", "PROXY", "CONNECTION", "EMPTY_RESPONSE", "TIMED_OUT", "NETWORK"]
+        .iter()
+        .any(|word| reason.contains(word))
 }
 
 fn judge(policy: &Policy, url: &str) -> Result<(), Failure> {

@@ -17,6 +17,8 @@ use crate::protocol::op::{Navigate, Op, Screenshot, WaitUntil};
 use crate::protocol::reply::{Outcome, Reply};
 use crate::workspace::{Workspace, WorkspaceError};
 
+/// The session of the browser's default context, which dials 127.0.0.1.
+const SESSION: SessionId = SessionId::Local(1);
 /// How long the gateway may take to close the row of a connection that Chromium saw fail.
 const ROW_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -25,7 +27,10 @@ pub fn precheck(policy: &Policy, workspace: &Workspace, op: &Op) -> Result<(), F
     if let Some(url) = op.url() {
         judge(policy, url)?;
     }
-    if let Op::Screenshot(Screenshot { path: Some(path), .. }) = op {
+    if let Op::Screenshot(Screenshot {
+        path: Some(path), ..
+    }) = op
+    {
         workspace.resolve(path).map_err(path_failure)?;
     }
     Ok(())
@@ -115,7 +120,8 @@ impl Instance {
         })
     }
 
-    /// What the gateway says about the host of a page that did not load.
+    /// What the gateway says about a page that did not load: of its host, or of a host that it
+    /// redirected to.
     async fn gateways_word(&self, url: &str, mark: u64, error: &OpError) -> Option<Row> {
         let OpError::Network { .. } = error else {
             return None;
@@ -123,10 +129,18 @@ impl Instance {
         let url = url::Url::parse(url).ok()?;
         let host = Host::parse(url.host_str()?).ok()?.to_string();
         let mut rows = self.ledger.subscribe();
-        let session = SessionId::Local(1);
+        let told = || {
+            let of_host = self.ledger.explain(&host, SESSION, mark);
+            let of_any = || {
+                let rows = self.ledger.since(mark).into_iter().rev();
+                rows.filter(|row| row.session == SESSION)
+                    .find(|row| row.explanation().is_some())
+            };
+            of_host.or_else(of_any)
+        };
         let waited = async {
             loop {
-                if let Some(row) = self.ledger.explain(&host, session, mark) {
+                if let Some(row) = told() {
                     return row;
                 }
                 if rows.recv().await.is_err() {
@@ -149,9 +163,9 @@ impl Instance {
         };
         let failure = Failure::new(code, error.to_string());
         match error {
-            OpError::Timeout { op: "navigate", .. } => {
-                failure.hint("give it more time with --timeout-ms, or wait for less with --wait-until commit")
-            }
+            OpError::Timeout { op: "navigate", .. } => failure.hint(
+                "give it more time with --timeout-ms, or wait for less with --wait-until commit",
+            ),
             _ => failure,
         }
     }
@@ -184,7 +198,8 @@ fn path_failure(error: WorkspaceError) -> Failure {
     } else {
         Code::OpFailed
     };
-    Failure::new(code, error.to_string()).hint("paths are relative to the workspace (--workspace DIR)")
+    Failure::new(code, error.to_string())
+        .hint("paths are relative to the workspace (--workspace DIR)")
 }
 
 /// screenshot_YYYYMMDD_HHMMSS_mmm.png

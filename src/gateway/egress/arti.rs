@@ -53,6 +53,8 @@ pub enum TorError {
     Owner { path: PathBuf, owner: u32, uid: u32 },
     #[error("Tor directory {} is open to others (mode {mode:04o})", path.display())]
     Mode { path: PathBuf, mode: u32 },
+    #[error("Tor directory {} is not safe: {problem}", path.display())]
+    Unsafe { path: PathBuf, problem: String },
     #[error("Tor directory {} is not UTF-8", .0.display())]
     NotText(PathBuf),
     #[error("Tor network file {}: {problem}", path.display())]
@@ -70,13 +72,19 @@ pub enum TorError {
 }
 
 impl TorError {
+    /// Whether the operator's settings are at fault, as opposed to the network.
+    pub fn is_setting(&self) -> bool {
+        !matches!(self, TorError::Start(_) | TorError::NotReady { .. })
+    }
+
     /// What would change it.
     pub fn hint(&self) -> Option<String> {
         match self {
             TorError::Mode { path, .. } => Some(format!("chmod 700 {}", path.display())),
-            TorError::Directory { .. } | TorError::Owner { .. } | TorError::NotText(_) => {
-                Some("--tor-state names another directory".into())
-            }
+            TorError::Directory { .. }
+            | TorError::Owner { .. }
+            | TorError::Unsafe { .. }
+            | TorError::NotText(_) => Some("--tor-state names another directory".into()),
             TorError::Country(_) => Some("write for example --exit-country DE".into()),
             TorError::Transport(_) => Some(
                 "install obfs4proxy or lyrebird, or name one under bridges.transports in the \

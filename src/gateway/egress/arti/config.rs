@@ -189,6 +189,19 @@ impl TorConfig {
                     mode: about.mode() & 0o7777,
                 });
             }
+            // The directories above: whoever writes there can put another in its place.
+            fs_mistrust::Mistrust::builder()
+                .ignore_environment()
+                .build()
+                .map_err(|error| error.to_string())
+                .and_then(|mistrust| {
+                    let checked = mistrust.verifier().check(path);
+                    checked.map_err(|error| error.report().to_string())
+                })
+                .map_err(|problem| TorError::Unsafe {
+                    path: path.clone(),
+                    problem,
+                })?;
         }
         Ok(())
     }

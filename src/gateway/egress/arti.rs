@@ -21,7 +21,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tor_error::ErrorReport as _;
 use tor_geoip::CountryCode;
@@ -204,7 +204,7 @@ impl Tor {
     pub fn status(&self) -> TorStatus {
         match &*self.state.borrow() {
             State::Starting(status) | State::Late(status) => status.clone(),
-            State::Ready(client) => TorStatus::of(&client.bootstrap_status()),
+            State::Ready(client) => TorStatus::of(&client.arti.bootstrap_status()),
         }
     }
 
@@ -214,7 +214,7 @@ impl Tor {
         let decided = state.wait_for(|state| !matches!(state, State::Starting(_)));
         match timeout(patience, decided).await {
             Ok(Ok(state)) => match &*state {
-                State::Ready(client) => return Ok(Arc::clone(client)),
+                State::Ready(client) => return Ok(client.clone()),
                 State::Starting(status) | State::Late(status) => return Err(status.clone()),
             },
             Ok(Err(_)) => return Err(TorStatus::blocked("the Tor client has ended")),
@@ -244,24 +244,33 @@ impl Tor {
             Host::Name(name) => name.clone(),
             Host::Address(address) => address.to_string(),
         };
-        let result = client
-            .connect_with_prefs((host.as_str(), target.port), &prefs)
-            .await;
+        let (arti, port) = (Arc::clone(&client.arti), target.port);
+        // Ends with this future, or with the client.
+        let mut connecting = JoinSet::new();
+        connecting.spawn_on(
+            async move { arti.connect_with_prefs((host, port), &prefs).await },
+            &client.handle,
+        );
         // 3. A client that reaches nothing any more is replaced.
-        match result {
-            Ok(stream) => {
+        match connecting.join_next().await {
+            Some(Ok(Ok(stream))) => {
                 self.failures.store(0, Ordering::Relaxed);
                 Ok(stream)
             }
-            Err(error) => {
+            Some(Ok(Err(error))) => {
                 self.note(&client, error.kind());
                 let message = error.report().to_string();
+                let message = message.strip_prefix("error: ").unwrap_or(&message);
                 Err(EgressError::caused(
-                    kind(error.kind()),
+                    class(&error, target),
                     target,
                     message,
                     error,
                 ))
+            }
+            Some(Err(_)) | None => {
+                let message = "Tor is not ready: the client was replaced";
+                Err(EgressError::new(Kind::NotReady, target, message))
             }
         }
     }
@@ -271,7 +280,7 @@ impl Tor {
             return;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        let status = TorStatus::of(&client.bootstrap_status());
+        let status = TorStatus::of(&client.arti.bootstrap_status());
         let sure = !status.ready || status.blocked.is_some();
         if failures >= FAILURES.1 || sure && failures >= FAILURES.0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -334,6 +343,16 @@ impl IsolationHelper for IsolationKey {
     }
 }
 
+/// Arti does not tell a malformed onion address from any other.
+fn class(error: &arti_client::Error, target: &Target) -> Kind {
+    match (error.kind(), &target.host) {
+        (ErrorKind::InvalidStreamTarget, Host::Name(name)) if name.ends_with(".onion") => {
+            Kind::OnionAddress
+        }
+        (other, _) => kind(other),
+    }
+}
+
 /// Arti's classes of errors in ours.
 fn kind(kind: ErrorKind) -> Kind {
     use ErrorKind as E;
@@ -351,7 +370,8 @@ fn kind(kind: ErrorKind) -> Kind {
         E::ExitTimeout | E::RemoteNetworkTimeout => Kind::Timeout,
         E::RemoteHostNotFound | E::RemoteHostResolutionFailed => Kind::Dns,
         E::RemoteConnectionRefused => Kind::Refused,
-        E::RemoteNetworkFailed => Kind::Unreachable,
+        // The exit could not connect, and does not say more.
+        E::RemoteNetworkFailed | E::RemoteStreamError | E::RemoteStreamReset => Kind::Unreachable,
         E::ExitPolicyRejected | E::NoExit => Kind::ExitPolicy,
         E::OnionServiceNotFound => Kind::OnionNotFound,
         E::OnionServiceNotRunning
@@ -360,7 +380,7 @@ fn kind(kind: ErrorKind) -> Kind {
         | E::OnionServiceMissingClientAuth
         | E::OnionServiceWrongClientAuth => Kind::OnionDown,
         E::OnionServiceAddressInvalid => Kind::OnionAddress,
-        E::ForbiddenStreamTarget | E::InvalidStreamTarget => Kind::Denied,
+        E::ForbiddenStreamTarget => Kind::Denied,
         _ => Kind::Protocol,
     }
 }

@@ -1,19 +1,10 @@
 //! The embedded Tor client against a real Tor network, that of the lab.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout
-)]
-
-mod lab;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lab::{Lab, Options, SITES};
+use crate::lab::{self, Lab, Options, SITES};
 use onioncell::gateway::egress::{Stream, Tor, TorConfig};
 use onioncell::gateway::{Egress, EgressErrorKind, Isolation, IsolationKey};
 use onioncell::policy::{Host, Target};

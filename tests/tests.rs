@@ -12,6 +12,8 @@ mod lab;
 /// Runs the program in the lab's home.
 mod user;
 
+/// A browser that nobody asks anything of: three minutes.
+mod at_rest;
 /// The main job: pages over Tor, and nothing else leaves.
 mod browse;
 /// What the caller reads when something is wrong, and what is left behind: nothing.

@@ -133,7 +133,10 @@ fn sites_and_onions_are_reached_on_circuits_that_no_two_sessions_share() {
         assert_eq!(kind("no-such-name.net", 80).await, EgressErrorKind::Dns);
         // Tor's exits say "refused" or no more than that it failed (END reason MISC).
         let closed = kind(SITES[0], 81).await;
-        assert!(matches!(closed, EgressErrorKind::Refused | EgressErrorKind::Unreachable));
+        assert!(matches!(
+            closed,
+            EgressErrorKind::Refused | EgressErrorKind::Unreachable
+        ));
         assert_eq!(kind("aaaa.onion", 80).await, EgressErrorKind::OnionAddress);
     });
 }
@@ -200,45 +203,5 @@ fn a_second_client_on_the_same_state_uses_what_the_first_keeps() {
             .await
             .unwrap();
         println!("warm, alone: ready after {:?}", began.elapsed());
-    });
-}
-
-/// 20 MB through Arti, against C tor's SOCKS port in the same lab.
-#[test]
-#[ignore = "a measurement: cargo test --release --test tor -- --ignored --nocapture"]
-fn throughput_of_arti_against_tor() {
-    if !lab::required() {
-        return;
-    }
-    let lab = Lab::start(Options {
-        onion: false,
-        ..Options::default()
-    });
-    let folder = tempfile::tempdir().unwrap();
-    let socks = lab.tor_client();
-    at_home(&lab, async || {
-        let tor = Tor::start(config(&lab, folder.path()), |_| {})
-            .await
-            .unwrap();
-        let isolation = Isolation::new().unwrap();
-        let site = target(SITES[0], 80);
-        for _ in 0..3 {
-            let mut arti = tor.connect(&site, &key(&isolation, 2)).await.unwrap();
-            let c_tor = tokio_socks::tcp::Socks5Stream::connect(socks, (SITES[0], 80)).await;
-            let mut c_tor: Stream = Box::new(c_tor.unwrap().into_inner());
-            for (name, stream) in [("arti", &mut arti), ("tor", &mut c_tor)] {
-                let began = Instant::now();
-                assert_eq!(get(stream, SITES[0], "/bytes/20000000").await.1, 20_000_000);
-                let large = began.elapsed();
-                let began = Instant::now();
-                for _ in 0..100 {
-                    get(stream, SITES[0], "/bytes/10").await;
-                }
-                println!(
-                    "{name}: 20 MB in {large:?}, 10 bytes in {:?}",
-                    began.elapsed() / 100
-                );
-            }
-        }
     });
 }

@@ -174,9 +174,16 @@ impl Instance {
 
 /// Whether the gateway may know more than Chromium's net error says. Of certificates it knows nothing.
 fn is_about_the_connection(reason: &str) -> bool {
-    ["SOCKS", "PROXY", "CONNECTION", "EMPTY_RESPONSE", "TIMED_OUT", "NETWORK"]
-        .iter()
-        .any(|word| reason.contains(word))
+    [
+        "SOCKS",
+        "PROXY",
+        "CONNECTION",
+        "EMPTY_RESPONSE",
+        "TIMED_OUT",
+        "NETWORK",
+    ]
+    .iter()
+    .any(|word| reason.contains(word))
 }
 
 fn judge(policy: &Policy, url: &str) -> Result<(), Failure> {

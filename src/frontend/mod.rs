@@ -1,1 +1,2 @@
 //! frontend
+pub mod leaktest;

@@ -1,1 +1,7 @@
-fn main(){}
+//! Parse, run, print the error once.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    onioncell::frontend::main()
+}

@@ -1,1 +1,7 @@
-//! protocol
+//! What callers say and hear: ops, replies, errors, and how they are written.
+
+pub mod boundary;
+pub mod error;
+pub mod op;
+pub mod render;
+pub mod reply;

@@ -6,18 +6,17 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 
 use chromiumoxide_cdp::cdp::browser_protocol::browser::CloseParams;
 use nix::fcntl::{FcntlArg, fcntl};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::drive::{self, DriveError, Outcomes};
-use super::web::Web;
+use super::drive::{self, DriveError};
+use super::verdict::Evidence;
+use super::web::{self, WebError};
 use crate::browser::cdp::{CdpError, Connection};
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
@@ -31,47 +30,34 @@ pub enum ControlError {
         what: &'static str,
         source: io::Error,
     },
+    #[error(transparent)]
+    Web(#[from] WebError),
     #[error("the control's pipe: {0}")]
     Pipe(#[from] CdpError),
     #[error("the control: {0}")]
     Drive(#[from] DriveError),
 }
 
-/// A finished control run.
-#[derive(Debug)]
-pub struct Ran {
-    pub outcomes: Outcomes,
-    /// The proxy's port on loopback: traffic with it is no leak.
-    pub proxy_port: u16,
-}
-
-/// Runs the control in this network namespace.
+/// Runs the control in this network namespace. The packets are for the caller to add.
 pub async fn run(
     chromium: &Path,
     directory: &Path,
-    web: Arc<Web>,
     domain: &str,
     at_least: Duration,
-) -> Result<Ran, ControlError> {
+) -> Result<Evidence, ControlError> {
     let make = |what| move |source| ControlError::Make { what, source };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .await
-        .map_err(make("proxy"))?;
+    let loopback = (Ipv4Addr::LOCALHOST, 0);
+    let listener = TcpListener::bind(loopback).await.map_err(make("proxy"))?;
     let proxy_port = listener.local_addr().map_err(make("proxy"))?.port();
-    let proxy = tokio::spawn(accept(listener, web));
-    let launched = launch(chromium, directory, proxy_port);
-    let outcomes = match launched {
-        Ok((mut child, connection)) => {
-            let outcomes = drive::drive(&connection, None, domain, at_least).await;
-            close(&mut child, &connection).await;
-            outcomes.map_err(ControlError::from)
-        }
-        Err(error) => Err(error),
-    };
-    proxy.abort();
-    Ok(Ran {
+    let proxy = web::serve(listener, domain)?;
+    let (mut child, connection) = launch(chromium, directory, proxy_port)?;
+    let outcomes = drive::drive(&connection, domain, at_least).await;
+    close(&mut child, &connection).await;
+    Ok(Evidence {
+        packets: Vec::new(),
+        asked: proxy.stop().await,
         outcomes: outcomes?,
-        proxy_port,
+        proxy_port: Some(proxy_port),
     })
 }
 
@@ -136,48 +122,4 @@ async fn close(child: &mut Child, connection: &Connection) {
     if timeout(CLOSE_LIMIT, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }
-}
-
-async fn accept(listener: TcpListener, web: Arc<Web>) {
-    while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(proxy(stream, Arc::clone(&web)));
-    }
-}
-
-/// As plain a SOCKS5 proxy (RFC 1928) as there can be: the site is answered, the rest refused.
-async fn proxy(mut stream: TcpStream, web: Arc<Web>) -> io::Result<()> {
-    let [_, methods] = read(&mut stream).await?;
-    stream
-        .read_exact(&mut vec![0; usize::from(methods)])
-        .await?;
-    stream.write_all(&[5, 0]).await?;
-    let [_, _, _, kind] = read(&mut stream).await?;
-    let host = match kind {
-        1 => Ipv4Addr::from(read::<4>(&mut stream).await?).to_string(),
-        4 => std::net::Ipv6Addr::from(read::<16>(&mut stream).await?).to_string(),
-        _ => {
-            let [length] = read(&mut stream).await?;
-            let mut name = vec![0; usize::from(length)];
-            stream.read_exact(&mut name).await?;
-            String::from_utf8_lossy(&name).into_owned()
-        }
-    };
-    let port = u16::from_be_bytes(read(&mut stream).await?);
-    let ours = web.answers(&host, port);
-    // 2: connection not allowed by ruleset.
-    let status = if ours { 0 } else { 2 };
-    stream
-        .write_all(&[5, status, 0, 1, 0, 0, 0, 0, 0, 0])
-        .await?;
-    if ours {
-        web.serve(stream, port).await
-    } else {
-        Ok(())
-    }
-}
-
-async fn read<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).await?;
-    Ok(bytes)
 }

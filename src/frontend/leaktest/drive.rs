@@ -24,6 +24,10 @@ use crate::browser::cdp::{CdpError, Connection, Session};
 const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
 const NAVIGATION_LIMIT: Duration = Duration::from_secs(3);
+/// Many tabs at once take their time to open.
+const TAB_LIMIT: Duration = Duration::from_secs(20);
+/// So many that they do not wait for each other longer than that.
+const TABS_AT_ONCE: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -40,20 +44,19 @@ pub enum DriveError {
 /// What each vector's page, or the pipe, said of it.
 pub type Outcomes = BTreeMap<String, String>;
 
-/// Sets off every vector in the context given, all at once, and watches for `at_least`.
+/// Sets off every vector, and watches for `at_least`.
 pub async fn drive(
     connection: &Connection,
-    context: Option<&BrowserContextId>,
     domain: &str,
     at_least: Duration,
 ) -> Result<Outcomes, DriveError> {
     let end = Instant::now() + at_least;
     let pages = join_all(
-        [Page::Plain, Page::Secure].map(|page| run_page(connection, context, page, domain)),
+        [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain)),
     );
     let others = join_all(vectors::all().map(|(number, vector)| async move {
         let aim = Aim { number, domain };
-        run_browser_vector(connection, context, aim, vector)
+        run_browser_vector(connection, aim, vector)
             .await
             .map(|outcome| (vector.name.to_owned(), outcome))
     }));
@@ -74,7 +77,6 @@ pub async fn drive(
 /// Loads one of the two pages and runs what is on it.
 async fn run_page(
     connection: &Connection,
-    context: Option<&BrowserContextId>,
     page: Page,
     domain: &str,
 ) -> Result<Outcomes, DriveError> {
@@ -83,7 +85,7 @@ async fn run_page(
         url: page.url(domain),
         reason,
     };
-    let tab = open_tab(connection, context)
+    let tab = open_tab(connection, None)
         .await
         .map_err(DriveError::Tab)?;
     let run = async {
@@ -125,14 +127,13 @@ async fn run_page(
 /// Vectors that need the pipe rather than a page. A refusal is an outcome like any other.
 async fn run_browser_vector(
     connection: &Connection,
-    context: Option<&BrowserContextId>,
     aim: Aim<'_>,
     vector: &Vector,
 ) -> Option<String> {
     let attempt = async {
         match vector.action {
             Action::Navigate(url) => {
-                let tab = open_tab(connection, context).await?;
+                let tab = open_tab(connection, None).await?;
                 navigate(&tab, &aim.fill(url)).await
             }
             Action::Context { proxy, bypass, url } => {
@@ -147,7 +148,7 @@ async fn run_browser_vector(
                 navigate(&tab, &aim.fill(url)).await
             }
             Action::Cast => {
-                let tab = open_tab(connection, context).await?;
+                let tab = open_tab(connection, None).await?;
                 tab.call(cast::EnableParams::default()).await?;
                 Ok("searched".to_owned())
             }

@@ -1,0 +1,207 @@
+//! Chromium in its cell, up to an empty page. Without a gateway behind the listener it reaches nothing.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::browser::cdp::Connection;
+use crate::browser::profile::Profile;
+use crate::browser::switches::{self, Setup};
+use crate::browser::{Session, managed, version};
+use crate::cell::{self, Capabilities, Cell, CellError, Display, Isolation, Plan, Supervisor};
+use crate::protocol::error::{Code, Failure};
+
+/// The gateway's port inside the cell; the managed policies name it too.
+const GATEWAY_PORT: u16 = 1080;
+/// How long Chromium may take from its start to an empty page.
+const STARTUP: Duration = Duration::from_secs(30);
+
+/// What a launch depends on.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) can: &'a Capabilities,
+    pub(crate) isolation: Isolation,
+    pub(crate) chromium_sandbox: bool,
+    pub(crate) program: &'a Program,
+    pub(crate) profile: &'a Profile,
+    pub(crate) display: Option<Display>,
+}
+
+/// A browser with an empty page, and the listener that is its only way out.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) listener: TcpListener,
+    pub(crate) connection: Connection,
+    pub(crate) session: Session,
+    pub(crate) supervisor: Supervisor,
+    /// What this cell does not close that a better equipped system would.
+    pub(crate) gaps: Vec<&'static str>,
+}
+
+impl Launch<'_> {
+    pub(crate) async fn run(self) -> Result<Launched, Failure> {
+        let policies = write_policies(self.profile)?;
+        let (user_data, temp) = (self.profile.user_data(), self.profile.temp());
+        if self.can.launcher_is_root {
+            give(&user_data)?;
+            give(&temp)?;
+        }
+        let arguments = switches::arguments(Setup {
+            gateway_port: GATEWAY_PORT,
+            major_version: self.program.major(),
+            headed: self.display.is_some(),
+        });
+        let chromium = cell::Chromium {
+            program: &self.program.path,
+            switches: &arguments,
+            profile: &user_data,
+            temp: &temp,
+            port: GATEWAY_PORT,
+            policies: Some(&policies),
+            display: self.display,
+            chromium_sandbox: self.chromium_sandbox,
+        };
+        let plan = Plan::for_chromium(&chromium, self.isolation, self.can);
+        let Cell {
+            listener,
+            cdp_read,
+            cdp_write,
+            stderr,
+            supervisor,
+        } = cell::spawn(&plan).map_err(isolation)?;
+        match open_page(cdp_read, cdp_write).await {
+            Ok((connection, session)) => {
+                drain(stderr);
+                Ok(Launched {
+                    listener,
+                    connection,
+                    session,
+                    supervisor,
+                    gaps: plan.not_covered(self.can),
+                })
+            }
+            Err(failure) => Err(last_words(failure, &supervisor, stderr)),
+        }
+    }
+}
+
+/// A Chromium on this system.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) version: String,
+}
+
+impl Program {
+    /// The one the operator named, or the distribution's; `cache` keeps its version.
+    pub(crate) fn find(named: Option<&Path>, cache: &Path) -> Result<Self, Failure> {
+    let missing = |error: version::ChromiumError| {
+        Failure::new(Code::OpFailed, error.to_string())
+            .hint("install it (apt-get install chromium), or name it with --chromium PATH")
+    };
+    let path = version::find(named).map_err(missing)?;
+    let path = path
+        .canonicalize()
+        .map_err(|source| missing(version::ChromiumError::Run { path, source }))?;
+    if let Err(error) = fs::create_dir_all(cache) {
+        tracing::debug!(%error, "no cache directory");
+    }
+    let version = version::of(&path, &cache.join("chromium-version")).map_err(missing)?;
+    Ok(Self { path, version })
+    }
+
+    fn major(&self) -> u32 {
+        version::major(&self.version)
+    }
+}
+
+/// The managed policies as a directory that the cell shows to Chromium, read-only.
+fn write_policies(profile: &Profile) -> Result<PathBuf, Failure> {
+    let directory = profile.policies();
+    let managed = directory.join("managed");
+    let file = managed.join(managed::FILE);
+    // World-readable, because Chromium is another user when the launcher is root.
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    fs::create_dir_all(&managed)
+        .and_then(|()| fs::write(&file, managed::file()))
+        .and_then(|()| mode(&directory, 0o755))
+        .and_then(|()| mode(&managed, 0o755))
+        .and_then(|()| mode(&file, 0o644))
+        .map_err(|error| {
+            let message = format!("cannot write {}: {error}", file.display());
+            Failure::new(Code::OpFailed, message)
+        })?;
+    Ok(directory)
+}
+
+fn give(directory: &Path) -> Result<(), Failure> {
+    cell::give(directory, cell::CELL_IDS).map_err(|error| {
+        let message = format!("cannot give {} to the cell: {error}", directory.display());
+        Failure::new(Code::OpFailed, message)
+    })
+}
+
+async fn open_page(
+    read: OwnedFd,
+    write: OwnedFd,
+) -> Result<(Connection, Session), Failure> {
+    let opening = async {
+        let connection = Connection::open(read, write)
+            .map_err(|error| Failure::new(Code::OpFailed, error.to_string()))?;
+        let session = Session::open(&connection)
+            .await
+            .map_err(|error| Failure::new(Code::Crashed, format!("Chromium did not start: {error}")))?;
+        Ok((connection, session))
+    };
+    match tokio::time::timeout(STARTUP, opening).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Failure::new(
+            Code::Timeout,
+            format!("Chromium did not open a page within {} s", STARTUP.as_secs()),
+        )),
+    }
+}
+
+/// Adds what Chromium wrote before it ended to the failure.
+fn last_words(failure: Failure, supervisor: &Supervisor, stderr: OwnedFd) -> Failure {
+    let exit = supervisor.kill();
+    let mut bytes = Vec::new();
+    // Every process of the cell is gone, so that the pipe ends.
+    let _ = fs::File::from(stderr).take(64 * 1024).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines: Vec<&str> = text.lines().rev().take(3).collect();
+    lines.reverse();
+    let ended = match (exit.code, exit.signal) {
+        (Some(code), _) => format!("exit status {code}"),
+        (_, Some(signal)) => format!("signal {signal}"),
+        _ => "no status".to_owned(),
+    };
+    let message = format!("{} ({ended}): {}", failure.message, lines.join(" | "));
+    Failure { message, ..failure }.hint("`onioncell doctor` shows what this system lacks")
+}
+
+/// Chromium's own messages go to our log; a pipe that nobody reads would stop it.
+fn drain(stderr: OwnedFd) {
+    std::thread::spawn(move || {
+        let lines = std::io::BufReader::new(fs::File::from(stderr));
+        for line in std::io::BufRead::lines(lines).map_while(Result::ok) {
+            tracing::debug!(target: "onioncell::chromium", "{line}");
+        }
+    });
+}
+
+pub(crate) fn isolation(error: CellError) -> Failure {
+    let code = match error {
+        CellError::Program(_) => Code::OpFailed,
+        _ => Code::IsolationUnavailable,
+    };
+    let failure = Failure::new(code, error.to_string());
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}

@@ -14,6 +14,7 @@ use chromiumoxide_cdp::cdp::browser_protocol::target::{
 };
 use chromiumoxide_cdp::cdp::js_protocol::runtime::EvaluateParams;
 use futures::future::join_all;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::aim::Aim;
@@ -23,11 +24,11 @@ use crate::browser::cdp::{CdpError, Connection, Session};
 /// The page has two bounds of its own, together below this.
 const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
-const NAVIGATION_LIMIT: Duration = Duration::from_secs(3);
+const NAVIGATION_LIMIT: Duration = Duration::from_secs(2);
 /// Many tabs at once take their time to open.
 const TAB_LIMIT: Duration = Duration::from_secs(20);
-/// So many that they do not wait for each other longer than that.
-const TABS_AT_ONCE: usize = 8;
+/// So few that they do not wait for each other longer than that.
+const TABS_AT_ONCE: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -51,20 +52,17 @@ pub async fn drive(
     at_least: Duration,
 ) -> Result<Outcomes, DriveError> {
     let end = Instant::now() + at_least;
-    let pages = join_all(
-        [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain)),
-    );
-    let others = join_all(vectors::all().map(|(number, vector)| async move {
-        let aim = Aim { number, domain };
-        run_browser_vector(connection, aim, vector)
-            .await
-            .map(|outcome| (vector.name.to_owned(), outcome))
-    }));
-    let (pages, others) = futures::future::join(pages, others).await;
-    let mut outcomes: Outcomes = others.into_iter().flatten().collect();
-    for page in pages {
+    let pages = [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain));
+    let mut outcomes = Outcomes::new();
+    for page in join_all(pages).await {
         outcomes.extend(page?);
     }
+    let others: Vec<_> = stream::iter(vectors::all())
+        .map(|(number, vector)| run_on_pipe(connection, Aim { number, domain }, vector))
+        .buffer_unordered(TABS_AT_ONCE)
+        .try_collect()
+        .await?;
+    outcomes.extend(others.into_iter().flatten());
     for (_, vector) in vectors::all() {
         if matches!(vector.action, Action::Script(..)) && !outcomes.contains_key(vector.name) {
             return Err(DriveError::Untried(vector.name));
@@ -124,57 +122,56 @@ async fn run_page(
         .unwrap_or_else(|_| Err(DriveError::Unending { url: url.clone() }))
 }
 
-/// Vectors that need the pipe rather than a page. A refusal is an outcome like any other.
-async fn run_browser_vector(
+/// Vectors that need the pipe rather than a page. What becomes of a navigation is an outcome; a
+/// vector that could not be set off is an error.
+async fn run_on_pipe(
     connection: &Connection,
     aim: Aim<'_>,
     vector: &Vector,
-) -> Option<String> {
-    let attempt = async {
-        match vector.action {
-            Action::Navigate(url) => {
-                let tab = open_tab(connection, None).await?;
-                navigate(&tab, &aim.fill(url)).await
-            }
-            Action::Context { proxy, bypass, url } => {
-                let own = CreateBrowserContextParams {
-                    dispose_on_detach: Some(true),
-                    proxy_server: Some(aim.fill(proxy)),
-                    proxy_bypass_list: bypass.map(str::to_owned),
-                    ..Default::default()
-                };
-                let own = connection.root().call(own).await?.browser_context_id;
-                let tab = open_tab(connection, Some(&own)).await?;
-                navigate(&tab, &aim.fill(url)).await
-            }
-            Action::Cast => {
-                let tab = open_tab(connection, None).await?;
-                tab.call(cast::EnableParams::default()).await?;
-                Ok("searched".to_owned())
-            }
-            Action::Markup(..) | Action::Script(..) | Action::Watch => Ok(String::new()),
+) -> Result<Option<(String, String)>, DriveError> {
+    let untried = |_| DriveError::Untried(vector.name);
+    let open = |context| async move {
+        let opening = open_tab(connection, context);
+        let opened = timeout(TAB_LIMIT, opening).await.map_err(untried)?;
+        opened.map_err(DriveError::Tab)
+    };
+    let outcome = match vector.action {
+        Action::Markup(..) | Action::Script(..) | Action::Watch => return Ok(None),
+        Action::Navigate(url) => navigate(&open(None).await?, &aim.fill(url)).await,
+        Action::Context { proxy, bypass, url } => {
+            let own = CreateBrowserContextParams {
+                dispose_on_detach: Some(true),
+                proxy_server: Some(aim.fill(proxy)),
+                proxy_bypass_list: bypass.map(str::to_owned),
+                ..Default::default()
+            };
+            let own = connection.root().call(own).await.map_err(DriveError::Tab)?;
+            let tab = open(Some(own.browser_context_id)).await?;
+            navigate(&tab, &aim.fill(url)).await
         }
+        Action::Cast => match open(None).await?.call(cast::EnableParams::default()).await {
+            Ok(_) => "searched".to_owned(),
+            Err(error) => error.to_string(),
+        },
     };
-    let outcome = match timeout(NAVIGATION_LIMIT, attempt).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "no answer".to_owned(),
-    };
-    (!outcome.is_empty()).then_some(outcome)
+    Ok(Some((vector.name.to_owned(), outcome)))
 }
 
-async fn navigate(tab: &Session, url: &str) -> Result<String, CdpError> {
-    let answer = tab.call(NavigateParams::new(url)).await?;
-    Ok(answer.error_text.unwrap_or_else(|| "loaded".to_owned()))
+async fn navigate(tab: &Session, url: &str) -> String {
+    match timeout(NAVIGATION_LIMIT, tab.call(NavigateParams::new(url))).await {
+        Ok(Ok(answer)) => answer.error_text.unwrap_or_else(|| "loaded".to_owned()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer".to_owned(),
+    }
 }
 
 async fn open_tab(
     connection: &Connection,
-    context: Option<&BrowserContextId>,
+    context: Option<BrowserContextId>,
 ) -> Result<Session, CdpError> {
     let root = connection.root();
     let mut create = CreateTargetParams::new("about:blank");
-    create.browser_context_id = context.cloned();
+    create.browser_context_id = context;
     let target = root.call(create).await?.target_id;
     let mut attach = AttachToTargetParams::new(target);
     attach.flatten = Some(true);

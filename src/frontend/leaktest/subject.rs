@@ -1,6 +1,5 @@
 //! The subject of the test: Chromium in its cell, started as every other run starts it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use chromiumoxide_cdp::cdp::browser_protocol::browser::CloseParams;

@@ -16,7 +16,7 @@ help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | column -t -s "$$(printf '\t')"
 
 setup: ## Install Chromium, tor and what the tests need, where missing (Debian)
-	@.ci/setup $(PACKAGES)
+	@scripts/setup $(PACKAGES)
 
 build: setup ## Build the program: target/release/onioncell
 	@echo "== building onioncell (release)"
@@ -25,7 +25,7 @@ build: setup ## Build the program: target/release/onioncell
 demo: setup ## A page over a Tor network of this machine's own, an onion site, a picture, the ledger, the leak verdict
 	@echo "== building onioncell and the lab"
 	@$(CARGO) build --locked --bin onioncell --example lab
-	@.ci/demo
+	@target/debug/examples/lab -- scripts/demo
 
 test: setup check ## Everything: format, lints, unit, lab, escape and leak tests
 	@echo "== testing with real Chromium, Tor and packet captures"

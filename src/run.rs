@@ -138,7 +138,12 @@ pub(crate) async fn connect(
     Ok(match choice {
         EgressChoice::Tor(config) => {
             let tor = Tor::start(config, report).await.map_err(|error| {
-                let failure = Failure::new(Code::TorUnavailable, error.to_string());
+                let code = if error.is_setting() {
+                    Code::Usage
+                } else {
+                    Code::TorUnavailable
+                };
+                let failure = Failure::new(code, error.to_string());
                 match error.hint() {
                     Some(hint) => failure.hint(hint),
                     None => failure,

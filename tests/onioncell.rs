@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::lab::capture::Mark;
 use crate::lab::{self, Lab, Options};
 
 /// The program under test.
@@ -19,6 +20,12 @@ pub fn shared_lab() -> Option<&'static Lab> {
     LAB.as_ref()
 }
 
+/// Every packet that left home since the mark went to a Tor relay.
+pub fn assert_only_tor(lab: &Lab, mark: Mark) {
+    let outside = lab.capture().outside_tor_since(mark);
+    assert!(outside.is_empty(), "left home outside Tor: {outside:#?}");
+}
+
 /// A user at home: a workspace and a Tor state of their own.
 pub struct User<'a> {
     lab: &'a Lab,
@@ -27,6 +34,7 @@ pub struct User<'a> {
 
 /// What a run printed.
 #[derive(Debug)]
+#[expect(dead_code, reason = "stderr is for the messages of failed assertions")]
 pub struct Ran {
     pub status: i32,
     pub stdout: String,

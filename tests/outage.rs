@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::lab::{self, Lab, Options};
-use crate::onioncell::{PROGRAM, Running, User, shared_lab};
+use crate::onioncell::{PROGRAM, Running, User, assert_only_tor, shared_lab};
 
 /// Longer than any of these may take; a hang fails instead of blocking the suite.
 const BOUND: Duration = Duration::from_secs(45);
@@ -76,13 +76,13 @@ fn tor_stopped_in_mid_load_fails_the_page_and_nothing_goes_round_it() {
     let (code, message) = running.finish().error();
     assert!(matches!(code.as_str(), "op_failed" | "timeout"), "{code}: {message}");
     assert!(began.elapsed() < BOUND);
-    assert_eq!(lab.capture().outside_tor_since(mark), []);
+    assert_only_tor(&lab, mark);
 
     // And a new run fails too, with its own exit status.
     let again = user.run(&["--tor-timeout", "5", "--allow", "endless.site.example", "navigate", &site.url("/")]);
     assert_eq!(again.error().0, "tor_unavailable");
     assert_eq!(again.status, 4);
-    assert_eq!(lab.capture().outside_tor_since(mark), []);
+    assert_only_tor(&lab, mark);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_gateway_killed_in_mid_load_takes_the_connection_with_it() {
     let (code, _) = browser.finish().error();
     assert!(matches!(code.as_str(), "op_failed" | "timeout"), "{code}");
     assert!(began.elapsed() < BOUND);
-    assert_eq!(lab.capture().outside_tor_since(mark), []);
+    assert_only_tor(lab, mark);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_killed_launcher_takes_the_whole_browser_with_it() {
     running.child().kill().unwrap();
     running.child().wait().unwrap();
     assert!(all_end(&processes, Duration::from_secs(10)), "some of {processes:?} live on");
-    assert_eq!(lab.capture().outside_tor_since(mark), []);
+    assert_only_tor(lab, mark);
 
     // The profile it left can be opened.
     user.run(&["--allow", "orphan.site.example", "navigate", &site.url("/")]).ok();
@@ -163,5 +163,5 @@ fn an_idle_browser_asks_for_nothing_of_its_own() {
     assert_eq!(code, "timeout");
     let hosts: Vec<_> = user.ledger().iter().map(|row| row["host"].clone()).collect();
     assert!(!hosts.is_empty() && hosts.iter().all(|host| host == "idle.site.example"), "{hosts:?}");
-    assert_eq!(lab.capture().outside_tor_since(mark), []);
+    assert_only_tor(lab, mark);
 }

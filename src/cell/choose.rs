@@ -17,12 +17,18 @@ pub enum Requested {
 }
 
 /// The isolation for this run. `Auto` prefers a namespace: it also keeps Chromium from the container's other ports.
-pub fn choose(requested: Requested, can: &Capabilities, gateway_is_unix: bool) -> Result<Isolation, CellError> {
+pub fn choose(
+    requested: Requested,
+    can: &Capabilities,
+    gateway_is_unix: bool,
+) -> Result<Isolation, CellError> {
     lockable(can)?;
     match requested {
         Requested::Namespace => namespace(can),
         Requested::Container => container(can, gateway_is_unix),
-        Requested::Auto => namespace(can).or_else(|refused| container(can, gateway_is_unix).map_err(|_| refused)),
+        Requested::Auto => {
+            namespace(can).or_else(|refused| container(can, gateway_is_unix).map_err(|_| refused))
+        }
     }
 }
 
@@ -33,7 +39,10 @@ pub fn chromium_sandbox(can: &Capabilities, dangerously_off: bool) -> Result<boo
         Ok(()) => Ok(true),
         Err(refused) => Err(unavailable(
             format!("Chromium's own sandbox cannot be had here: {refused}"),
-            format!("{}; or start without it: --dangerously-no-chromium-sandbox", remedy(refused, can)),
+            format!(
+                "{}; or start without it: --dangerously-no-chromium-sandbox",
+                remedy(refused, can)
+            ),
         )),
     }
 }
@@ -58,16 +67,20 @@ fn lockable(can: &Capabilities) -> Result<(), CellError> {
 fn namespace(can: &Capabilities) -> Result<Isolation, CellError> {
     match &can.namespaces {
         Ok(()) => Ok(Isolation::Namespace),
-        Err(refused) => {
-            Err(unavailable(format!("no user and network namespace for the cell: {refused}"), remedy(refused, can)))
-        }
+        Err(refused) => Err(unavailable(
+            format!("no user and network namespace for the cell: {refused}"),
+            remedy(refused, can),
+        )),
     }
 }
 
 fn container(can: &Capabilities, gateway_is_unix: bool) -> Result<Isolation, CellError> {
     if !can.interfaces.is_empty() {
         return Err(unavailable(
-            format!("this network namespace has other interfaces than lo: {}", can.interfaces.join(", ")),
+            format!(
+                "this network namespace has other interfaces than lo: {}",
+                can.interfaces.join(", ")
+            ),
             "start the container with --network none".to_owned(),
         ));
     }
@@ -105,6 +118,7 @@ fn unavailable(problem: String, remedy: String) -> CellError {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use nix::errno::Errno;
 
@@ -128,7 +142,10 @@ mod tests {
     #[test]
     fn auto_takes_a_namespace_where_there_is_one() {
         let can = Capabilities::everything();
-        assert_eq!(choose(Requested::Auto, &can, false).unwrap(), Isolation::Namespace);
+        assert_eq!(
+            choose(Requested::Auto, &can, false).unwrap(),
+            Isolation::Namespace
+        );
     }
 
     #[test]
@@ -136,7 +153,10 @@ mod tests {
         let mut can = blocked();
         assert!(choose(Requested::Auto, &can, true).is_err());
         can.interfaces.clear();
-        assert_eq!(choose(Requested::Auto, &can, true).unwrap(), Isolation::Container);
+        assert_eq!(
+            choose(Requested::Auto, &can, true).unwrap(),
+            Isolation::Container
+        );
         assert!(choose(Requested::Auto, &can, false).is_err());
     }
 
@@ -150,16 +170,27 @@ mod tests {
     fn the_setting_that_is_in_the_way_is_named() {
         let mut can = blocked();
         can.container = Some("docker".to_owned());
-        assert!(hint(choose(Requested::Namespace, &can, false)).contains("--security-opt seccomp="));
+        assert!(
+            hint(choose(Requested::Namespace, &can, false)).contains("--security-opt seccomp=")
+        );
         can.limits.max_user_namespaces = Some(0);
-        assert_eq!(hint(choose(Requested::Auto, &can, false)), "sysctl user.max_user_namespaces=15000");
+        assert_eq!(
+            hint(choose(Requested::Auto, &can, false)),
+            "sysctl user.max_user_namespaces=15000"
+        );
         can.limits.max_user_namespaces = None;
         can.limits.unprivileged_userns_clone = Some(0);
-        assert_eq!(hint(choose(Requested::Auto, &can, false)), "sysctl kernel.unprivileged_userns_clone=1");
+        assert_eq!(
+            hint(choose(Requested::Auto, &can, false)),
+            "sysctl kernel.unprivileged_userns_clone=1"
+        );
         can.limits.unprivileged_userns_clone = None;
         can.container = None;
         can.limits.apparmor_restrict_unprivileged_userns = Some(1);
-        assert!(hint(choose(Requested::Auto, &can, false)).contains("apparmor_restrict_unprivileged_userns=0"));
+        assert!(
+            hint(choose(Requested::Auto, &can, false))
+                .contains("apparmor_restrict_unprivileged_userns=0")
+        );
     }
 
     #[test]
@@ -176,6 +207,8 @@ mod tests {
     fn chromiums_sandbox_goes_off_only_by_its_flag() {
         assert!(chromium_sandbox(&Capabilities::everything(), false).unwrap());
         assert!(!chromium_sandbox(&blocked(), true).unwrap());
-        assert!(hint(chromium_sandbox(&blocked(), false)).contains("--dangerously-no-chromium-sandbox"));
+        assert!(
+            hint(chromium_sandbox(&blocked(), false)).contains("--dangerously-no-chromium-sandbox")
+        );
     }
 }

@@ -17,7 +17,11 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(operation: &str, object: impl fmt::Display, errno: Errno) -> Self {
-        Self { operation: operation.to_owned(), object: object.to_string(), errno: errno as i32 }
+        Self {
+            operation: operation.to_owned(),
+            object: object.to_string(),
+            errno: errno as i32,
+        }
     }
 
     #[must_use]
@@ -49,7 +53,13 @@ impl<T> On<T> for Result<T, Errno> {
 
 impl<T> On<T> for io::Result<T> {
     fn on(self, operation: &str, object: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|e| Failure::new(operation, object, Errno::from_raw(e.raw_os_error().unwrap_or(0))))
+        self.map_err(|e| {
+            Failure::new(
+                operation,
+                object,
+                Errno::from_raw(e.raw_os_error().unwrap_or(0)),
+            )
+        })
     }
 }
 

@@ -32,12 +32,20 @@ pub(super) fn take(number: RawFd, null: &File) -> Result<OwnedFd, Failure> {
 }
 
 pub(super) fn null() -> Result<File, Failure> {
-    let file = OpenOptions::new().read(true).write(true).open("/dev/null").on("open", "/dev/null")?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .on("open", "/dev/null")?;
     Ok(File::from(raise(file.into())?))
 }
 
 /// Gives the program its five descriptors, and marks every other to be closed by exec.
-pub(super) fn hand_over(stderr: &OwnedFd, cdp_read: &OwnedFd, cdp_write: &OwnedFd) -> Result<(), Failure> {
+pub(super) fn hand_over(
+    stderr: &OwnedFd,
+    cdp_read: &OwnedFd,
+    cdp_write: &OwnedFd,
+) -> Result<(), Failure> {
     place(stderr, libc::STDERR_FILENO)?;
     place(cdp_read, CDP_READ)?;
     place(cdp_write, CDP_WRITE)?;
@@ -66,19 +74,24 @@ fn close_span(first: RawFd, last: RawFd, flags: u32) -> Result<(), Failure> {
     // SAFETY: close_range(2) takes three integers. Owners of what it closes never run again: the
     // callers exec, or leave through `_exit`.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
-    Errno::result(result).on("close", "inherited descriptors").map(drop)
+    Errno::result(result)
+        .on("close", "inherited descriptors")
+        .map(drop)
 }
 
 /// dup2(2): the copy stays open across exec.
 pub(super) fn place(fd: impl AsFd, number: RawFd) -> Result<(), Failure> {
     // SAFETY: dup2 on a live descriptor; the target number is 0–4, which no owner in this process holds.
     let result = unsafe { libc::dup2(fd.as_fd().as_raw_fd(), number) };
-    Errno::result(result).on("place descriptor", number).map(drop)
+    Errno::result(result)
+        .on("place descriptor", number)
+        .map(drop)
 }
 
 pub(super) fn pidfd(pid: libc::pid_t) -> Result<OwnedFd, Failure> {
     // SAFETY: pidfd_open(2) takes two integers and returns a new descriptor, closed by exec.
-    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }).on("open pidfd of", pid)?;
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+        .on("open pidfd of", pid)?;
     let fd = RawFd::try_from(fd).map_err(|_| Failure::new("open pidfd of", pid, Errno::EBADF))?;
     // SAFETY: just returned by the kernel, owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -56,13 +56,22 @@ fn serve() -> Result<Infallible, i32> {
 }
 
 /// The sequence. On the way in everything is an error to report; on success it does not return.
-fn run(plan: &Plan, control: &OwnedFd, fds: Vec<OwnedFd>, null: &std::fs::File) -> Result<Infallible, (Failure, bool)> {
+fn run(
+    plan: &Plan,
+    control: &OwnedFd,
+    fds: Vec<OwnedFd>,
+    null: &std::fs::File,
+) -> Result<Infallible, (Failure, bool)> {
     let step = |failure| (failure, false);
     // 1. What is handed to the program, out of the way until then.
     let pipes = Pipes::receive(fds, null).map_err(step)?;
     let launcher = fd::pidfd(getppid().as_raw()).map_err(step)?;
-    setsid().on("leave", "the launcher's session").map_err(step)?;
-    prctl::set_child_subreaper(true).on("set", "PR_SET_CHILD_SUBREAPER").map_err(step)?;
+    setsid()
+        .on("leave", "the launcher's session")
+        .map_err(step)?;
+    prctl::set_child_subreaper(true)
+        .on("set", "PR_SET_CHILD_SUBREAPER")
+        .map_err(step)?;
 
     // 2. Another user, files, network and processes of its own.
     settle(&Place::of(plan)).map_err(step)?;
@@ -79,10 +88,17 @@ fn run(plan: &Plan, control: &OwnedFd, fds: Vec<OwnedFd>, null: &std::fs::File) 
     drop(listener);
 
     // 4. The program, in a child; exec closes the pipe on which it would say why not.
-    let (said, says) = pipe2(nix::fcntl::OFlag::O_CLOEXEC).on("create", "pipe").map_err(step)?;
-    let (said, says) = (fd::raise(said).map_err(step)?, fd::raise(says).map_err(step)?);
+    let (said, says) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)
+        .on("create", "pipe")
+        .map_err(step)?;
+    let (said, says) = (
+        fd::raise(said).map_err(step)?,
+        fd::raise(says).map_err(step)?,
+    );
     let child = supervise::offspring(plan.pid_namespace, |ready| {
-        let Err(refused) = ready.map_err(step).and_then(|()| become_program(plan, &pipes));
+        let Err(refused) = ready
+            .map_err(step)
+            .and_then(|()| become_program(plan, &pipes));
         supervise::say(&says, &refused);
     })
     .map_err(step)?;
@@ -92,9 +108,12 @@ fn run(plan: &Plan, control: &OwnedFd, fds: Vec<OwnedFd>, null: &std::fs::File) 
     for number in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         fd::place(null, number).map_err(step)?;
     }
-    fd::close_all_but(&[control.as_raw_fd(), launcher.as_raw_fd(), said.as_raw_fd()]).map_err(step)?;
+    fd::close_all_but(&[control.as_raw_fd(), launcher.as_raw_fd(), said.as_raw_fd()])
+        .map_err(step)?;
     user::drop_capabilities().map_err(step)?;
-    prctl::set_dumpable(false).on("clear", "PR_SET_DUMPABLE").map_err(step)?;
+    prctl::set_dumpable(false)
+        .on("clear", "PR_SET_DUMPABLE")
+        .map_err(step)?;
     supervise::watch(control, &launcher, said, child)
 }
 
@@ -103,7 +122,6 @@ pub(super) struct Place<'a> {
     pub(super) isolation: Isolation,
     pub(super) become_user: Option<Ids>,
     pub(super) fixtures: &'a [Fixture],
-    pub(super) workbench: &'a Path,
     pub(super) pid_namespace: bool,
     pub(super) ipc_namespace: bool,
 }
@@ -114,7 +132,6 @@ impl<'a> Place<'a> {
             isolation: plan.isolation,
             become_user: plan.become_user,
             fixtures: &plan.fixtures,
-            workbench: &plan.workbench,
             pid_namespace: plan.pid_namespace,
             // An X server shares memory with its clients by System V IPC.
             ipc_namespace: plan.display.is_none(),
@@ -130,7 +147,7 @@ pub(super) fn settle(place: &Place<'_>) -> Result<(), Failure> {
     if let Some(ids) = place.become_user {
         if furnished {
             unshare(CloneFlags::CLONE_NEWNS).on("unshare", "mount namespace")?;
-            mount::furnish(place.fixtures, place.workbench)?;
+            mount::furnish(place.fixtures)?;
         }
         user::become_user(ids)?;
     }
@@ -143,7 +160,7 @@ pub(super) fn settle(place: &Place<'_>) -> Result<(), Failure> {
         user::enter(namespaces)?;
         user::map_to_self(ids)?;
         if furnished && place.become_user.is_none() {
-            mount::furnish(place.fixtures, place.workbench)?;
+            mount::furnish(place.fixtures)?;
         }
     }
     umask(Mode::from_bits_truncate(0o077));
@@ -153,30 +170,54 @@ pub(super) fn settle(place: &Place<'_>) -> Result<(), Failure> {
 /// The rest of the way, in the child: returns only why it could not go on, and whether exec itself failed.
 fn become_program(plan: &Plan, pipes: &Pipes) -> Result<Infallible, (Failure, bool)> {
     let step = |failure| (failure, false);
-    setrlimit(Resource::RLIMIT_CORE, 0, 0).on("forbid", "core dumps").map_err(step)?;
-    chdir(&plan.temp).on("enter", plan.temp.display()).map_err(step)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)
+        .on("forbid", "core dumps")
+        .map_err(step)?;
+    chdir(&plan.temp)
+        .on("enter", plan.temp.display())
+        .map_err(step)?;
     for directory in [&plan.profile, &plan.temp] {
         writable(directory).map_err(step)?;
     }
     let program = CString::new(plan.program.as_os_str().as_bytes());
-    let argv = strings(std::iter::once(plan.program.display().to_string()).chain(plan.argv.iter().cloned()));
-    let env = strings(plan.env.iter().map(|(name, value)| format!("{name}={value}")));
+    let argv = strings(
+        std::iter::once(plan.program.display().to_string()).chain(plan.argv.iter().cloned()),
+    );
+    let env = strings(
+        plan.env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
     let (Ok(program), Ok(argv), Ok(env)) = (program, argv, env) else {
-        return Err(step(Failure::new("pass", "an argument with a NUL byte", nix::errno::Errno::EINVAL)));
+        return Err(step(Failure::new(
+            "pass",
+            "an argument with a NUL byte",
+            nix::errno::Errno::EINVAL,
+        )));
     };
     fd::hand_over(&pipes.stderr, &pipes.cdp_read, &pipes.cdp_write).map_err(step)?;
     user::drop_capabilities().map_err(step)?;
-    prctl::set_no_new_privs().on("set", "PR_SET_NO_NEW_PRIVS").map_err(step)?;
+    prctl::set_no_new_privs()
+        .on("set", "PR_SET_NO_NEW_PRIVS")
+        .map_err(step)?;
     landlock::restrict(&plan.grants, plan.port).map_err(step)?;
-    seccomp::filter(plan.unix_sockets).map_err(step)?;
-    execve(&program, &argv, &env).on("execute", plan.program.display()).map_err(|failure| (failure, true))
+    seccomp::filter().map_err(step)?;
+    execve(&program, &argv, &env)
+        .on("execute", plan.program.display())
+        .map_err(|failure| (failure, true))
 }
 
 /// Said here, with its name, rather than by Chromium in a dialog.
 fn writable(directory: &Path) -> Result<(), Failure> {
     use nix::unistd::{AccessFlags, access};
-    access(directory, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK)
-        .on("write to", format!("{} as user {}", directory.display(), user::current().uid))
+    access(
+        directory,
+        AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+    )
+    .on(
+        "write to",
+        format!("{} as user {}", directory.display(), user::current().uid),
+    )
 }
 
 fn strings(items: impl Iterator<Item = String>) -> Result<Vec<CString>, std::ffi::NulError> {
@@ -193,7 +234,11 @@ struct Pipes {
 impl Pipes {
     fn receive(fds: Vec<OwnedFd>, null: &std::fs::File) -> Result<Self, Failure> {
         let Ok([cdp_read, cdp_write]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(Failure::new("receive", "the debugging pipe", nix::errno::Errno::EBADMSG));
+            return Err(Failure::new(
+                "receive",
+                "the debugging pipe",
+                nix::errno::Errno::EBADMSG,
+            ));
         };
         Ok(Self {
             stderr: fd::take(libc::STDERR_FILENO, null)?,

@@ -51,7 +51,9 @@ pub struct Supervisor {
 
 /// Makes this process's memory and descriptors nobody's but root's (PR_SET_DUMPABLE in prctl(2)).
 pub fn harden_launcher() -> Result<(), CellError> {
-    prctl::set_dumpable(false).on("clear", "PR_SET_DUMPABLE").map_err(CellError::Launch)
+    prctl::set_dumpable(false)
+        .on("clear", "PR_SET_DUMPABLE")
+        .map_err(CellError::Launch)
 }
 
 /// Starts the plan's program in its cell. Blocks until the program has been executed.
@@ -62,7 +64,11 @@ pub fn spawn(plan: &Plan) -> Result<Cell, CellError> {
 /// The same, with `cell-init` found in another binary than the running one (tests).
 pub fn spawn_with(binary: &Path, plan: &Plan) -> Result<Cell, CellError> {
     harden_launcher()?;
-    let pipe = || pipe2(OFlag::O_CLOEXEC).on("create", "pipe").map_err(CellError::Launch);
+    let pipe = || {
+        pipe2(OFlag::O_CLOEXEC)
+            .on("create", "pipe")
+            .map_err(CellError::Launch)
+    };
     let ((theirs_read, cdp_write), (cdp_read, theirs_write)) = (pipe()?, pipe()?);
     let (stderr, their_stderr) = pipe()?;
     let supervisor = Supervisor::start(binary, Stdio::from(their_stderr))?;
@@ -70,10 +76,22 @@ pub fn spawn_with(binary: &Path, plan: &Plan) -> Result<Cell, CellError> {
     supervisor.send(&request, &[theirs_read.as_fd(), theirs_write.as_fd()])?;
     drop((theirs_read, theirs_write));
 
-    let (Event::Listening, fds) = supervisor.next()? else { return Err(supervisor.silent(stderr)) };
-    let Ok([listener]) = <[OwnedFd; 1]>::try_from(fds) else { return Err(supervisor.silent(stderr)) };
-    let (Event::Running, _) = supervisor.next()? else { return Err(supervisor.silent(stderr)) };
-    Ok(Cell { listener: listener.into(), cdp_read, cdp_write, stderr, supervisor })
+    let (Event::Listening, fds) = supervisor.next()? else {
+        return Err(supervisor.silent(stderr));
+    };
+    let Ok([listener]) = <[OwnedFd; 1]>::try_from(fds) else {
+        return Err(supervisor.silent(stderr));
+    };
+    let (Event::Running, _) = supervisor.next()? else {
+        return Err(supervisor.silent(stderr));
+    };
+    Ok(Cell {
+        listener: listener.into(),
+        cdp_read,
+        cdp_write,
+        stderr,
+        supervisor,
+    })
 }
 
 impl Supervisor {
@@ -93,7 +111,12 @@ impl Supervisor {
             .map_err(CellError::Launch)?;
         let pid = libc::pid_t::try_from(process.id()).unwrap_or(libc::pid_t::MAX);
         let pidfd = fd::pidfd(pid).map_err(CellError::Launch)?;
-        Ok(Self { control, pidfd, process: Mutex::new(process), exit: OnceLock::new() })
+        Ok(Self {
+            control,
+            pidfd,
+            process: Mutex::new(process),
+            exit: OnceLock::new(),
+        })
     }
 
     pub(super) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), CellError> {
@@ -103,8 +126,20 @@ impl Supervisor {
     /// The next event that is not a failure.
     pub(super) fn next(&self) -> Result<(Event, Vec<OwnedFd>), CellError> {
         match wire::receive::<Event>(&self.control).map_err(CellError::Launch)? {
-            Some((Event::Failed { failure, exec: true }, _)) => Err(CellError::Program(failure)),
-            Some((Event::Failed { failure, exec: false }, _)) => Err(CellError::Step(failure)),
+            Some((
+                Event::Failed {
+                    failure,
+                    exec: true,
+                },
+                _,
+            )) => Err(CellError::Program(failure)),
+            Some((
+                Event::Failed {
+                    failure,
+                    exec: false,
+                },
+                _,
+            )) => Err(CellError::Step(failure)),
             Some(event) => Ok(event),
             None => Err(CellError::Silent(format!("{:?}", self.reap()))),
         }
@@ -113,14 +148,19 @@ impl Supervisor {
     fn silent(&self, stderr: OwnedFd) -> CellError {
         self.kill();
         let mut text = String::new();
-        let read = std::fs::File::from(stderr).take(4096).read_to_string(&mut text);
+        let read = std::fs::File::from(stderr)
+            .take(4096)
+            .read_to_string(&mut text);
         CellError::Silent(if read.is_ok() { text } else { String::new() })
     }
 
     /// The supervisor's process id, for the log.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).id()
+        self.process
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .id()
     }
 
     /// Becomes readable when the cell has ended, with every process in it: poll it, or wrap it in an `AsyncFd`.
@@ -135,7 +175,10 @@ impl Supervisor {
             let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
             while let Err(nix::errno::Errno::EINTR) = poll(&mut ended, PollTimeout::NONE) {}
             // The supervisor has gone: what it said last is in the socket, or it said nothing.
-            let mut exit = Exit { code: None, signal: None };
+            let mut exit = Exit {
+                code: None,
+                signal: None,
+            };
             while let Ok(Some((event, _))) = wire::receive::<Event>(&self.control) {
                 if let Event::Exited { code, signal } = event {
                     exit = Exit::new(code, signal);
@@ -161,7 +204,10 @@ impl Supervisor {
     }
 
     fn reap(&self) -> std::io::Result<std::process::ExitStatus> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).wait()
+        self.process
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .wait()
     }
 }
 
@@ -174,7 +220,10 @@ impl Drop for Supervisor {
 impl Exit {
     fn new(code: Option<i32>, signal: Option<i32>) -> Self {
         match code {
-            Some(code) if code > supervise::KILLED => Self { code: None, signal: Some(code - supervise::KILLED) },
+            Some(code) if code > supervise::KILLED => Self {
+                code: None,
+                signal: Some(code - supervise::KILLED),
+            },
             _ => Self { code, signal },
         }
     }

@@ -15,8 +15,13 @@ use nix::unistd::{chdir, pivot_root};
 use super::error::{Failure, On};
 use super::plan::Fixture;
 
+/// Where the new root is put together. Every system has it, and no fixture holds it: a recursive bind
+/// mount of a directory above would show the new root in it.
+const WORKBENCH: &str = "/sys";
+
 /// Makes the fixtures the root directory. In a mount namespace of its own, with CAP_SYS_ADMIN over it.
-pub(super) fn furnish(fixtures: &[Fixture], workbench: &Path) -> Result<(), Failure> {
+pub(super) fn furnish(fixtures: &[Fixture]) -> Result<(), Failure> {
+    let workbench = Path::new(WORKBENCH);
     // 1. Nothing done here is seen outside (mount_namespaces(7), shared subtrees).
     none_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
     // 2. Hold the sources, before an empty root covers one of them.
@@ -43,7 +48,8 @@ pub(super) fn proc() -> Result<(), Failure> {
 /// A directory of memory.
 pub(super) fn tmpfs(target: &Path, options: &str, more: MsFlags) -> Result<(), Failure> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | more;
-    mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options)).on("mount tmpfs on", target.display())
+    mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options))
+        .on("mount tmpfs on", target.display())
 }
 
 /// The source of a bind mount; `None` for what needs none, or is not there and may be missing.
@@ -63,7 +69,12 @@ fn hold(fixture: &Fixture) -> Result<Option<OwnedFd>, Failure> {
 fn place(fixture: &Fixture, source: Option<OwnedFd>, root: &Path) -> Result<(), Failure> {
     match (fixture, source) {
         (Fixture::Show { path }, Some(source)) => bind(&source, &beneath(root, path), false),
-        (Fixture::Bind { target, writable, .. }, Some(source)) => bind(&source, &beneath(root, target), *writable),
+        (
+            Fixture::Bind {
+                target, writable, ..
+            },
+            Some(source),
+        ) => bind(&source, &beneath(root, target), *writable),
         (Fixture::File { path, text }, _) => {
             let path = beneath(root, path);
             parents(&path)?;
@@ -87,8 +98,14 @@ fn bind(source: &OwnedFd, target: &Path, writable: bool) -> Result<(), Failure> 
         File::create(target).on("create", target.display())?;
     }
     // Recursive, because a namespace of an unprivileged user may not look beneath inherited mounts.
-    mount(Some(&held), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
-        .on("bind mount", target.display())?;
+    mount(
+        Some(&held),
+        target,
+        None::<&str>,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        None::<&str>,
+    )
+    .on("bind mount", target.display())?;
     let limits = if writable {
         libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC
     } else {
@@ -101,7 +118,12 @@ fn bind(source: &OwnedFd, target: &Path, writable: bool) -> Result<(), Failure> 
 fn limit(target: &Path, attributes: u64, flags: libc::c_int) -> Result<(), Failure> {
     let path = std::ffi::CString::new(target.as_os_str().as_encoded_bytes())
         .map_err(|_| Failure::new("restrict mount", target.display(), Errno::EINVAL))?;
-    let request = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let request = libc::mount_attr {
+        attr_set: attributes,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     // SAFETY: path and request live across the call, which reads them, the latter with its given size.
     let result = unsafe {
         libc::syscall(
@@ -113,7 +135,9 @@ fn limit(target: &Path, attributes: u64, flags: libc::c_int) -> Result<(), Failu
             size_of::<libc::mount_attr>(),
         )
     };
-    Errno::result(result).on("restrict mount", target.display()).map(drop)
+    Errno::result(result)
+        .on("restrict mount", target.display())
+        .map(drop)
 }
 
 fn none_mount(target: &str, flags: MsFlags) -> Result<(), Failure> {
@@ -130,5 +154,9 @@ fn parents(path: &Path) -> Result<(), Failure> {
 }
 
 fn directory(path: &Path) -> Result<(), Failure> {
-    DirBuilder::new().recursive(true).mode(0o755).create(path).on("create directory", path.display())
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .on("create directory", path.display())
 }

@@ -13,7 +13,13 @@ use super::error::{Failure, On};
 
 /// netdevice(7): sets IFF_UP on `lo`, which gives it 127.0.0.0/8 and ::1.
 pub(super) fn raise_loopback() -> Result<(), Failure> {
-    let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).on("create", "socket")?;
+    let any = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .on("create", "socket")?;
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
@@ -44,8 +50,10 @@ pub(super) fn interfaces() -> Result<Vec<String>, Failure> {
     let carries = |flags: InterfaceFlags| {
         flags.contains(InterfaceFlags::IFF_UP) && !flags.contains(InterfaceFlags::IFF_LOOPBACK)
     };
-    let mut names: Vec<String> =
-        all.filter(|each| carries(each.flags)).map(|each| each.interface_name).collect();
+    let mut names: Vec<String> = all
+        .filter(|each| carries(each.flags))
+        .map(|each| each.interface_name)
+        .collect();
     names.sort();
     names.dedup();
     Ok(names)

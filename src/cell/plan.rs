@@ -9,9 +9,6 @@ use super::probe::Capabilities;
 /// Where the profile and the private temporary directory appear when the cell has a file system of its own.
 const INSIDE: &str = "/run/onioncell";
 
-/// Every system has it, and no fixture is all of it.
-pub(super) const WORKBENCH: &str = "/dev";
-
 /// Programs and libraries. What a system does not have is left out.
 const PROGRAMS: &[&str] = &["/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"];
 
@@ -60,8 +57,14 @@ pub struct Ids {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Display {
     /// `name` as in $DISPLAY (":0"), `socket` under /tmp/.X11-unix.
-    X11 { name: String, socket: PathBuf, xauthority: Option<PathBuf> },
-    Wayland { socket: PathBuf },
+    X11 {
+        name: String,
+        socket: PathBuf,
+        xauthority: Option<PathBuf>,
+    },
+    Wayland {
+        socket: PathBuf,
+    },
 }
 
 /// What may be done beneath a path (landlock(7)).
@@ -86,12 +89,23 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fixture {
     /// Read-only, where the outside has it; left out where it has not.
-    Show { path: PathBuf },
+    Show {
+        path: PathBuf,
+    },
     /// The same under another name.
-    Bind { source: PathBuf, target: PathBuf, writable: bool },
-    File { path: PathBuf, text: String },
+    Bind {
+        source: PathBuf,
+        target: PathBuf,
+        writable: bool,
+    },
+    File {
+        path: PathBuf,
+        text: String,
+    },
     /// Memory of the cell's own.
-    Memory { path: PathBuf },
+    Memory {
+        path: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,13 +125,8 @@ pub struct Plan {
     pub grants: Vec<Grant>,
     /// A file system (mount namespace) and processes (PID namespace) of its own; none where they cannot be had.
     pub fixtures: Vec<Fixture>,
-    /// Where the new file system is put together: a directory that is no fixture, because a
-    /// recursive bind mount would bring along what is mounted there.
-    pub workbench: PathBuf,
     pub pid_namespace: bool,
     pub chromium_sandbox: bool,
-    /// Whether socket(AF_UNIX) is allowed: only a display needs it.
-    pub unix_sockets: bool,
     pub display: Option<Display>,
 }
 
@@ -144,7 +153,10 @@ impl Plan {
     pub fn for_chromium(inputs: &Chromium<'_>, isolation: Isolation, can: &Capabilities) -> Self {
         let own_files = isolation == Isolation::Namespace && can.mounts.is_ok();
         let (profile, temp) = if own_files {
-            (Path::new(INSIDE).join("profile"), Path::new(INSIDE).join("tmp"))
+            (
+                Path::new(INSIDE).join("profile"),
+                Path::new(INSIDE).join("tmp"),
+            )
         } else {
             (inputs.profile.to_owned(), inputs.temp.to_owned())
         };
@@ -164,13 +176,15 @@ impl Plan {
             argv,
             env: environment(&profile, &temp, inputs.display.as_ref()),
             grants: grants(inputs, &profile, &temp, own_files),
-            fixtures: if own_files { fixtures(inputs, &profile, &temp) } else { Vec::new() },
-            workbench: WORKBENCH.into(),
+            fixtures: if own_files {
+                fixtures(inputs, &profile, &temp)
+            } else {
+                Vec::new()
+            },
             pid_namespace: own_files && can.pid_namespace.is_ok(),
             profile,
             temp,
             chromium_sandbox: inputs.chromium_sandbox,
-            unix_sockets: true,
             display: inputs.display.clone(),
         }
     }
@@ -187,8 +201,8 @@ impl Plan {
         let mut gaps = Vec::new();
         if !self.own_files() {
             gaps.push("no mount namespace: managed policies apply only if installed in /etc/chromium/policies");
-            if self.unix_sockets && can.landlock_abi < 9 {
-                gaps.push("unix sockets by path name (D-Bus, nscd) can be reached, because a display needs AF_UNIX");
+            if can.landlock_abi < 9 {
+                gaps.push("no mount namespace, and Landlock before ABI 9: unix sockets by path name can be reached");
             }
         }
         if self.isolation == Isolation::Container && can.landlock_abi < 4 {
@@ -222,31 +236,58 @@ fn environment(profile: &Path, temp: &Path, display: Option<&Display>) -> Vec<(S
         ("DBUS_SYSTEM_BUS_ADDRESS", "disabled:".to_owned()),
     ];
     match display {
-        Some(Display::X11 { name, xauthority, .. }) => {
+        Some(Display::X11 {
+            name, xauthority, ..
+        }) => {
             env.push(("DISPLAY", name.clone()));
-            env.extend(xauthority.iter().map(|path| ("XAUTHORITY", path.display().to_string())));
+            env.extend(
+                xauthority
+                    .iter()
+                    .map(|path| ("XAUTHORITY", path.display().to_string())),
+            );
         }
-        Some(Display::Wayland { socket }) => env.push(("WAYLAND_DISPLAY", socket.display().to_string())),
+        Some(Display::Wayland { socket }) => {
+            env.push(("WAYLAND_DISPLAY", socket.display().to_string()))
+        }
         None => {}
     }
-    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    env.into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn grants(inputs: &Chromium<'_>, profile: &Path, temp: &Path, own_files: bool) -> Vec<Grant> {
-    let grant = |access, optional| move |path: &Path| Grant { path: path.to_owned(), access, optional };
+    let grant = |access, optional| {
+        move |path: &Path| Grant {
+            path: path.to_owned(),
+            access,
+            optional,
+        }
+    };
     let paths = |list: &'static [&'static str]| list.iter().map(Path::new);
     let mut grants: Vec<Grant> = Vec::new();
     grants.extend(paths(PROGRAMS).map(grant(Access::Execute, true)));
     grants.extend(own_directory(inputs.program).map(grant(Access::Execute, false)));
-    grants.extend(paths(ETC).chain(paths(ETC_ACCOUNTS)).chain(paths(POLICIES)).map(grant(Access::Read, true)));
-    grants.extend(paths(READABLE).chain(paths(DEVICES)).map(grant(Access::Read, true)));
+    grants.extend(
+        paths(ETC)
+            .chain(paths(ETC_ACCOUNTS))
+            .chain(paths(POLICIES))
+            .map(grant(Access::Read, true)),
+    );
+    grants.extend(
+        paths(READABLE)
+            .chain(paths(DEVICES))
+            .map(grant(Access::Read, true)),
+    );
     grants.extend([Path::new("/dev/null"), profile, temp].map(grant(Access::Write, false)));
     if own_files {
         grants.push(grant(Access::Write, false)(Path::new("/dev/shm")));
     }
     grants.push(grant(Access::Proc, false)(Path::new("/proc")));
     match &inputs.display {
-        Some(Display::X11 { socket, xauthority, .. }) => {
+        Some(Display::X11 {
+            socket, xauthority, ..
+        }) => {
             grants.push(grant(Access::Write, false)(socket));
             grants.extend(xauthority.as_deref().map(grant(Access::Read, false)));
         }
@@ -257,13 +298,18 @@ fn grants(inputs: &Chromium<'_>, profile: &Path, temp: &Path, own_files: bool) -
 }
 
 fn fixtures(inputs: &Chromium<'_>, profile: &Path, temp: &Path) -> Vec<Fixture> {
-    let show = |path: &Path| Fixture::Show { path: path.to_owned() };
+    let show = |path: &Path| Fixture::Show {
+        path: path.to_owned(),
+    };
     let bind = |source: &Path, target: &Path, writable| Fixture::Bind {
         source: source.to_owned(),
         target: target.to_owned(),
         writable,
     };
-    let file = |path: &str, text: &str| Fixture::File { path: path.into(), text: text.to_owned() };
+    let file = |path: &str, text: &str| Fixture::File {
+        path: path.into(),
+        text: text.to_owned(),
+    };
     let mut fixtures: Vec<Fixture> = Vec::new();
     for list in [PROGRAMS, ETC, READABLE, DEVICES, &["/dev/null"]] {
         fixtures.extend(list.iter().map(|path| show(Path::new(path))));
@@ -272,17 +318,29 @@ fn fixtures(inputs: &Chromium<'_>, profile: &Path, temp: &Path) -> Vec<Fixture> 
     fixtures.extend([
         file("/etc/passwd", ""),
         file("/etc/group", ""),
-        file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
-        Fixture::Memory { path: "/dev/shm".into() },
+        file(
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files\n",
+        ),
+        Fixture::Memory {
+            path: "/dev/shm".into(),
+        },
+        // Writable for uid_map and oom_score_adj; a PID namespace covers it with its own.
         bind(Path::new("/proc"), Path::new("/proc"), true),
         bind(inputs.profile, profile, true),
         bind(inputs.temp, temp, true),
     ]);
     if let Some(policies) = inputs.policies {
-        fixtures.extend(POLICIES.iter().map(|path| bind(policies, Path::new(path), false)));
+        fixtures.extend(
+            POLICIES
+                .iter()
+                .map(|path| bind(policies, Path::new(path), false)),
+        );
     }
     match &inputs.display {
-        Some(Display::X11 { socket, xauthority, .. }) => {
+        Some(Display::X11 {
+            socket, xauthority, ..
+        }) => {
             fixtures.push(show(socket));
             fixtures.extend(xauthority.as_deref().map(show));
         }
@@ -330,7 +388,10 @@ mod tests {
         assert!(plan.own_files() && plan.pid_namespace);
         assert!(!plan.argv.iter().any(|arg| names_of_host(arg)));
         assert!(!plan.env.iter().any(|(_, value)| names_of_host(value)));
-        assert!(plan.argv.contains(&"--user-data-dir=/run/onioncell/profile".to_owned()));
+        assert!(
+            plan.argv
+                .contains(&"--user-data-dir=/run/onioncell/profile".to_owned())
+        );
         assert!(!plan.argv.contains(&"--disable-dev-shm-usage".to_owned()));
         assert_eq!(plan.not_covered(&Capabilities::everything()), [""; 0]);
     }
@@ -338,16 +399,48 @@ mod tests {
     #[test]
     fn only_profile_temp_shared_memory_and_null_are_writable() {
         let plan = plan(Isolation::Namespace, &Capabilities::everything());
-        let writable: Vec<_> = plan.grants.iter().filter(|g| g.access == Access::Write).map(|g| &*g.path).collect();
-        assert_eq!(writable, ["/dev/null", "/run/onioncell/profile", "/run/onioncell/tmp", "/dev/shm"].map(Path::new));
+        let writable: Vec<_> = plan
+            .grants
+            .iter()
+            .filter(|g| g.access == Access::Write)
+            .map(|g| &*g.path)
+            .collect();
+        assert_eq!(
+            writable,
+            [
+                "/dev/null",
+                "/run/onioncell/profile",
+                "/run/onioncell/tmp",
+                "/dev/shm"
+            ]
+            .map(Path::new)
+        );
     }
 
     #[test]
     fn home_run_and_the_machines_identity_are_not_among_the_fixtures() {
         let plan = plan(Isolation::Namespace, &Capabilities::everything());
-        for hidden in ["/home", "/root", "/tmp", "/var/lib", "/etc/machine-id", "/etc/hosts", "/sys/class", "/dev/dri"] {
-            assert!(!plan.fixtures.iter().any(|f| path_of(f).starts_with(hidden)), "{hidden}");
-            assert!(!plan.fixtures.iter().any(|f| Path::new(hidden).starts_with(path_of(f))), "{hidden}");
+        for hidden in [
+            "/home",
+            "/root",
+            "/tmp",
+            "/var/lib",
+            "/etc/machine-id",
+            "/etc/hosts",
+            "/sys/class",
+            "/dev/dri",
+        ] {
+            assert!(
+                !plan.fixtures.iter().any(|f| path_of(f).starts_with(hidden)),
+                "{hidden}"
+            );
+            assert!(
+                !plan
+                    .fixtures
+                    .iter()
+                    .any(|f| Path::new(hidden).starts_with(path_of(f))),
+                "{hidden}"
+            );
         }
     }
 
@@ -359,7 +452,7 @@ mod tests {
         assert_eq!(plan.profile, Path::new("/root/w/.browser_profile"));
         assert!(plan.argv.contains(&"--disable-dev-shm-usage".to_owned()));
         assert!(!plan.grants.iter().any(|g| g.path == Path::new("/dev/shm")));
-        assert_eq!(plan.not_covered(&can).len(), 1);
+        assert_eq!(plan.not_covered(&can).len(), 2);
     }
 
     #[test]
@@ -376,8 +469,14 @@ mod tests {
 
     #[test]
     fn a_program_outside_the_system_directories_brings_its_own() {
-        assert_eq!(own_directory(Path::new("/opt/google/chrome/chrome")), Some(Path::new("/opt/google/chrome")));
+        assert_eq!(
+            own_directory(Path::new("/opt/google/chrome/chrome")),
+            Some(Path::new("/opt/google/chrome"))
+        );
         assert_eq!(own_directory(Path::new("/usr/lib/chromium/chromium")), None);
-        assert_eq!(own_directory(Path::new("/usrx/chrome")), Some(Path::new("/usrx")));
+        assert_eq!(
+            own_directory(Path::new("/usrx/chrome")),
+            Some(Path::new("/usrx"))
+        );
     }
 }

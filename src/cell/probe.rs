@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{CellError, Failure, On};
 use super::init::{Place, child, settle};
 use super::launch::Supervisor;
-use super::plan::{Fixture, Isolation, WORKBENCH};
+use super::plan::{Fixture, Isolation};
 use super::wire::{Event, Request};
 use super::{landlock, mount, net, user};
 
@@ -74,13 +74,20 @@ pub fn probe_with(binary: &Path) -> Result<Capabilities, CellError> {
 /// In `cell-init`: every trial in a child of its own, because none can be undone.
 pub(super) fn explore() -> Capabilities {
     let ids = geteuid().is_root().then_some(user::CELL_IDS);
-    let mut shown = ["/dev/null", "/usr"].map(|path| Fixture::Show { path: path.into() }).to_vec();
-    shown.push(Fixture::Bind { source: "/proc".into(), target: "/proc".into(), writable: true });
+    let shown = [
+        Fixture::Show {
+            path: "/usr".into(),
+        },
+        Fixture::Bind {
+            source: "/proc".into(),
+            target: "/proc".into(),
+            writable: true,
+        },
+    ];
     let place = |fixtures, pid_namespace| Place {
         isolation: Isolation::Namespace,
         become_user: ids,
         fixtures,
-        workbench: Path::new(WORKBENCH),
         pid_namespace,
         ipc_namespace: true,
     };
@@ -106,7 +113,8 @@ pub(super) fn explore() -> Capabilities {
         landlock_abi: landlock::abi(),
         seccomp: fs::exists("/proc/sys/kernel/seccomp/actions_avail").unwrap_or(false),
         // Not knowing must not count as "none".
-        interfaces: net::interfaces().unwrap_or_else(|refused| vec![format!("unknown ({refused})")]),
+        interfaces: net::interfaces()
+            .unwrap_or_else(|refused| vec![format!("unknown ({refused})")]),
         container: container(),
         limits: Limits::read(),
     }
@@ -133,15 +141,22 @@ fn in_child(attempt: impl FnOnce() -> Answer) -> Answer {
 }
 
 fn tell(says: &OwnedFd, answer: &Answer) -> i32 {
-    let Ok(bytes) = serde_json::to_vec(answer) else { return 1 };
+    let Ok(bytes) = serde_json::to_vec(answer) else {
+        return 1;
+    };
     let file = says.try_clone().map(File::from);
-    file.and_then(|mut file| file.write_all(&bytes)).map_or(1, |()| 0)
+    file.and_then(|mut file| file.write_all(&bytes))
+        .map_or(1, |()| 0)
 }
 
 /// The marks that container runtimes leave (systemd's src/basic/virt.c knows the same).
 fn container() -> Option<String> {
     let exists = |path: &str| fs::exists(path).unwrap_or(false);
-    let named = || fs::read_to_string("/run/systemd/container").ok().map(|name| name.trim().to_owned());
+    let named = || {
+        fs::read_to_string("/run/systemd/container")
+            .ok()
+            .map(|name| name.trim().to_owned())
+    };
     if exists("/.dockerenv") {
         Some("docker".to_owned())
     } else if exists("/run/.containerenv") {
@@ -155,13 +170,21 @@ fn container() -> Option<String> {
 
 impl Limits {
     fn read() -> Self {
-        let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+        let number = |path: &str| {
+            fs::read_to_string(path)
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+        };
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             unprivileged_userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
-            apparmor_restrict_unprivileged_userns: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-            seccomp_filtered: status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
+            apparmor_restrict_unprivileged_userns: number(
+                "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            ),
+            seccomp_filtered: status
+                .lines()
+                .any(|line| line.split_whitespace().eq(["Seccomp:", "2"])),
         }
     }
 }

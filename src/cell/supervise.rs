@@ -32,7 +32,10 @@ pub(super) fn leave(status: i32) -> ! {
 }
 
 /// Starts `program` in a child; in a PID namespace, below a first process that only waits.
-pub(super) fn offspring(pid_namespace: bool, program: impl FnOnce(Result<(), Failure>)) -> Result<Pid, Failure> {
+pub(super) fn offspring(
+    pid_namespace: bool,
+    program: impl FnOnce(Result<(), Failure>),
+) -> Result<Pid, Failure> {
     if !pid_namespace {
         return child(|| told(program, Ok(())));
     }
@@ -59,7 +62,9 @@ fn first_process(program: Pid) -> i32 {
     loop {
         match waitpid(None, None) {
             Ok(WaitStatus::Exited(pid, code)) if pid == program => return code,
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => return KILLED + signal as i32,
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
+                return KILLED + signal as i32;
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return 1,
         }
@@ -77,19 +82,30 @@ pub(super) fn say(pipe: &OwnedFd, refused: &(Failure, bool)) {
 }
 
 /// Waits until launcher or program has ended, ends the rest, says how it ended.
-pub(super) fn watch(control: &OwnedFd, launcher: &OwnedFd, said: OwnedFd, program: Pid) -> Result<Infallible, (Failure, bool)> {
+pub(super) fn watch(
+    control: &OwnedFd,
+    launcher: &OwnedFd,
+    said: OwnedFd,
+    program: Pid,
+) -> Result<Infallible, (Failure, bool)> {
     let mut reason = Vec::new();
     let heard = File::from(said).read_to_end(&mut reason);
     if heard.is_err() || !reason.is_empty() {
         end_all(program);
-        let unclear = |_| (Failure::new("start", "the program", Errno::UnknownErrno), false);
+        let unclear = |_| {
+            (
+                Failure::new("start", "the program", Errno::UnknownErrno),
+                false,
+            )
+        };
         return Err(serde_json::from_slice(&reason).unwrap_or_else(unclear));
     }
     let step = |failure| (failure, false);
     let process = fd::pidfd(program.as_raw()).map_err(step)?;
     // A launcher that does not hear this is found gone below.
     let _ = wire::send(control, &Event::Running, &[]);
-    let mut ends = [control, launcher, &process].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+    let mut ends =
+        [control, launcher, &process].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
     while let Ok(0) | Err(Errno::EINTR) = poll(&mut ends, PollTimeout::NONE) {}
     let (code, signal) = end_all(program);
     let _ = wire::send(control, &Event::Exited { code, signal }, &[]);
@@ -107,7 +123,9 @@ fn end_all(program: Pid) -> (Option<i32>, Option<i32>) {
         }
         match waitpid(None, None) {
             Ok(WaitStatus::Exited(pid, code)) if pid == program => end = (Some(code), None),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => end = (None, Some(signal as i32)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
+                end = (None, Some(signal as i32))
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return end,
         }
@@ -117,6 +135,10 @@ fn end_all(program: Pid) -> (Option<i32>, Option<i32>) {
 /// proc_pid_task(5), `children`. In a PID namespace /proc is the namespace's, and the first process all there is.
 fn children(program: Pid) -> Vec<Pid> {
     let listed = fs::read_to_string("/proc/thread-self/children");
-    let parse = |text: String| text.split_whitespace().filter_map(|pid| pid.parse().ok().map(Pid::from_raw)).collect();
+    let parse = |text: String| {
+        text.split_whitespace()
+            .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
+            .collect()
+    };
     listed.map_or_else(|_| vec![program], parse)
 }

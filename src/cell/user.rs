@@ -15,7 +15,10 @@ use super::plan::Ids;
 
 /// The user that a cell started by root runs as. In a range that neither Debian nor systemd
 /// allocates (systemd's UIDS-GIDS: 60706–61183 unused), so it owns nothing but what is given to it.
-pub const CELL_IDS: Ids = Ids { uid: 61_080, gid: 61_080 };
+pub const CELL_IDS: Ids = Ids {
+    uid: 61_080,
+    gid: 61_080,
+};
 
 /// Gives a directory tree to the cell's user. Not for use while a cell runs in it.
 pub fn give(path: &Path, ids: Ids) -> io::Result<()> {
@@ -56,7 +59,10 @@ pub(super) fn map_to_self(ids: Ids) -> Result<(), Failure> {
 }
 
 pub(super) fn current() -> Ids {
-    Ids { uid: geteuid().as_raw(), gid: getegid().as_raw() }
+    Ids {
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+    }
 }
 
 /// capset(2) to nothing. Exec would do as much for a user that is not 0; this holds for the supervisor too.
@@ -67,7 +73,10 @@ pub(super) fn drop_capabilities() -> Result<(), Failure> {
         pid: i32,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, pid: 0 };
+    let header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
     let none = [0_u32; 6];
     // SAFETY: version 3 reads a header of 8 bytes and two sets of three words; both live across the call.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };

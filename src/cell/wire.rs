@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,29 +33,54 @@ pub(super) enum Event {
     Listening,
     /// The program has been executed.
     Running,
-    Failed { failure: Failure, exec: bool },
-    Exited { code: Option<i32>, signal: Option<i32> },
+    Failed {
+        failure: Failure,
+        exec: bool,
+    },
+    Exited {
+        code: Option<i32>,
+        signal: Option<i32>,
+    },
     Capabilities(Box<Capabilities>),
 }
 
 pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Failure> {
-    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).on("create", "control socket")
+    socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .on("create", "control socket")
 }
 
-pub(super) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
-    let bytes = serde_json::to_vec(message).map_err(|e| Failure::new("encode", e, Errno::UnknownErrno))?;
+pub(super) fn send<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), Failure> {
+    let bytes =
+        serde_json::to_vec(message).map_err(|e| Failure::new("encode", e, Errno::UnknownErrno))?;
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
     let rights = if raw.is_empty() { &[] } else { &rights[..] };
     // The other side may be gone: an error, not SIGPIPE.
     let flags = MsgFlags::MSG_NOSIGNAL;
-    sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(&bytes)], rights, flags, None)
-        .on("send on", "control socket")
-        .map(drop)
+    sendmsg::<()>(
+        socket.as_fd().as_raw_fd(),
+        &[IoSlice::new(&bytes)],
+        rights,
+        flags,
+        None,
+    )
+    .on("send on", "control socket")
+    .map(drop)
 }
 
 /// The next message and its descriptors; `None` when the other side has gone.
-pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(T, Vec<OwnedFd>)>, Failure> {
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: impl AsFd,
+) -> Result<Option<(T, Vec<OwnedFd>)>, Failure> {
     let mut bytes = vec![0; MESSAGE];
     let mut space = cmsg_space!([RawFd; 4]);
     let mut iov = [IoSliceMut::new(&mut bytes)];
@@ -70,14 +96,17 @@ pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(
     for control in message.cmsgs().on("receive on", "control socket")? {
         if let ControlMessageOwned::ScmRights(raw) = control {
             // SAFETY: the kernel has just installed these descriptors for us; nobody else owns them.
-            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            fds.extend(
+                raw.into_iter()
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            );
         }
     }
     let length = message.bytes;
     if length == 0 {
         return Ok(None);
     }
-    let value =
-        serde_json::from_slice(&bytes[..length]).map_err(|e| Failure::new("decode", e, Errno::UnknownErrno))?;
+    let value = serde_json::from_slice(&bytes[..length])
+        .map_err(|e| Failure::new("decode", e, Errno::UnknownErrno))?;
     Ok(Some((value, fds)))
 }

@@ -48,13 +48,19 @@ socket!(UnixStream);
 impl Gateway {
     pub(super) async fn tcp(&self, stream: TcpStream, stopping: Stopping) {
         let entry = self.ledger.open();
-        let key = stream.local_addr().ok().and_then(|local| self.isolation.key_for(local));
+        let key = stream
+            .local_addr()
+            .ok()
+            .and_then(|local| self.isolation.key_for(local));
         match (key, stream.set_nodelay(true)) {
             (Some(key), Ok(())) => {
                 let whose = |_: &Request| Some(key.clone());
-                self.serve_one(stream, entry, Credentials::Optional, whose, stopping).await;
+                self.serve_one(stream, entry, Credentials::Optional, whose, stopping)
+                    .await;
             }
-            (None, _) => entry.close(Outcome::Refused("not accepted on a loopback address".into())),
+            (None, _) => entry.close(Outcome::Refused(
+                "not accepted on a loopback address".into(),
+            )),
             (_, Err(error)) => entry.close(Outcome::Unanswered(error.to_string())),
         }
     }
@@ -67,7 +73,8 @@ impl Gateway {
                     let username = request.username.as_deref()?;
                     self.isolation.key_for_peer(peer.uid(), username)
                 };
-                self.serve_one(stream, entry, Credentials::Required, whose, stopping).await;
+                self.serve_one(stream, entry, Credentials::Required, whose, stopping)
+                    .await;
             }
             Err(error) => entry.close(Outcome::Refused(format!("SO_PEERCRED: {error}"))),
         }
@@ -122,7 +129,10 @@ impl Gateway {
             }
             // 3. Answer and relay.
             Ok(mut upstream) => {
-                if let Err(error) = stream.write_all(&request.reply(SocksStatus::SUCCEEDED)).await {
+                if let Err(error) = stream
+                    .write_all(&request.reply(SocksStatus::SUCCEEDED))
+                    .await
+                {
                     return (Outcome::Unanswered(format!("reply: {error}")), None);
                 }
                 let (early, idle) = (std::mem::take(&mut request.early), self.limits.idle);

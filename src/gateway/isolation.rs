@@ -169,13 +169,21 @@ mod tests {
         assert_eq!(first, isolation.key_for(at("127.0.0.2:9")).unwrap());
         assert_ne!(first, isolation.key_for(at("127.0.0.3:1080")).unwrap());
         assert_eq!(first.session().to_string(), "s2");
-        assert_eq!(first.session().loopback(), Some(Ipv4Addr::new(127, 0, 0, 2)));
+        assert_eq!(
+            first.session().loopback(),
+            Some(Ipv4Addr::new(127, 0, 0, 2))
+        );
     }
 
     #[test]
     fn an_address_that_is_not_loopback_has_no_session() {
         let isolation = Isolation::new().unwrap();
-        for text in ["192.0.2.1:1080", "[::1]:1080", "[2001:db8::1]:1080", "0.0.0.0:1080"] {
+        for text in [
+            "192.0.2.1:1080",
+            "[::1]:1080",
+            "[2001:db8::1]:1080",
+            "0.0.0.0:1080",
+        ] {
             assert_eq!(isolation.key_for(at(text)), None, "{text}");
         }
         assert!(isolation.key_for(at("[::ffff:127.0.0.1]:1080")).is_some());
@@ -199,7 +207,12 @@ mod tests {
         let key = isolation.key_for_peer(1000, token).unwrap();
         assert_eq!(key, isolation.key_for_peer(1000, token).unwrap());
         assert_ne!(key, isolation.key_for_peer(1001, token).unwrap());
-        for bad in [&b""[..], b"x", b"+00102030405060708090a0b0c0d0e0f", &[0xff; 32]] {
+        for bad in [
+            &b""[..],
+            b"x",
+            b"+00102030405060708090a0b0c0d0e0f",
+            &[0xff; 32],
+        ] {
             assert_eq!(isolation.key_for_peer(1000, bad), None);
         }
     }

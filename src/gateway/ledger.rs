@@ -188,10 +188,8 @@ impl Ledger {
     pub fn explain(&self, host: &str, session: SessionId, since: u64) -> Option<Row> {
         let state = self.state();
         let mut rows = state.ring.iter().rev().take_while(|row| row.seq >= since);
-        rows.find(|row| {
-            row.host == host && row.session == session && row.explanation().is_some()
-        })
-        .cloned()
+        rows.find(|row| row.host == host && row.session == session && row.explanation().is_some())
+            .cloned()
     }
 
     /// Opens the entry of a connection just accepted. Its row is written when it is closed or
@@ -354,7 +352,12 @@ impl Drop for Entry {
         if let Some(mut row) = self.row.take() {
             row.bytes_up = self.traffic.up.load(Ordering::Relaxed);
             row.bytes_down = self.traffic.down.load(Ordering::Relaxed);
-            row.duration_ms = self.accepted.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
+            row.duration_ms = self
+                .accepted
+                .elapsed()
+                .as_millis()
+                .try_into()
+                .unwrap_or(u64::MAX);
             self.ledger.record(row);
         }
     }
@@ -389,7 +392,11 @@ mod tests {
         let mark = ledger.mark();
         let (session, other) = (SessionId::Local(2), SessionId::Local(3));
         assert_eq!(
-            ledger.explain("a.example", session, 0).unwrap().explanation().unwrap(),
+            ledger
+                .explain("a.example", session, 0)
+                .unwrap()
+                .explanation()
+                .unwrap(),
             "policy denied: loopback IP blocked"
         );
         assert_eq!(ledger.explain("b.example", session, 0), None);
@@ -427,8 +434,10 @@ mod tests {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<serde_json::Value> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["outcome"], "denied");
         assert_eq!(lines[0]["detail"], "loopback IP blocked");
@@ -444,10 +453,16 @@ mod tests {
         let open = folder.path().join("open");
         std::fs::write(&open, "").unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(Ledger::with_file(&open), Err(LedgerError::NotPrivate { .. })));
+        assert!(matches!(
+            Ledger::with_file(&open),
+            Err(LedgerError::NotPrivate { .. })
+        ));
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();
-        assert!(matches!(Ledger::with_file(&link), Err(LedgerError::Open { .. })));
+        assert!(matches!(
+            Ledger::with_file(&link),
+            Err(LedgerError::Open { .. })
+        ));
         assert!(Ledger::with_file(Path::new("/dev/null")).is_err());
         assert!(Ledger::with_file(&folder.path().join("none/ledger")).is_err());
     }

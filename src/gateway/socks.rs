@@ -22,7 +22,7 @@ const ADDRESS_TYPES: [u8; 3] = [1, 3, 4];
 
 /// Whether a client has to say who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials {
+pub(super) enum Credentials {
     /// Chromium sends none.
     Optional,
     /// Without a user name there is no session to isolate.
@@ -31,7 +31,7 @@ pub enum Credentials {
 
 /// What to do next in a negotiation.
 #[derive(Debug)]
-pub enum Step {
+pub(super) enum Step {
     /// Write these bytes, then ask again.
     Send(Vec<u8>),
     /// Read into [`Negotiation::space`], say how much with [`Negotiation::filled`], ask again.
@@ -42,18 +42,18 @@ pub enum Step {
 
 /// A CONNECT request.
 #[derive(Debug)]
-pub struct Request {
+pub(super) struct Request {
     /// The host as the client wrote it: a name, or an address as text.
-    pub host: String,
-    pub port: u16,
-    pub username: Option<Vec<u8>>,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) username: Option<Vec<u8>>,
     /// What the client sent after the request, without waiting for the reply.
-    pub early: Vec<u8>,
+    pub(super) early: Vec<u8>,
     inner: SocksRequest,
 }
 
 impl Request {
-    pub fn reply(&self, status: SocksStatus) -> Vec<u8> {
+    pub(super) fn reply(&self, status: SocksStatus) -> Vec<u8> {
         self.inner
             .reply(status, None)
             .unwrap_or_else(|_| reply(SocksStatus::GENERAL_FAILURE))
@@ -62,14 +62,14 @@ impl Request {
 
 /// Why a client was turned away, and the bytes that tell it (none: just close).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub reason: &'static str,
-    pub reply: Vec<u8>,
+pub(super) struct Refusal {
+    pub(super) reason: &'static str,
+    pub(super) reply: Vec<u8>,
 }
 
 /// One client's negotiation.
 #[derive(Debug)]
-pub struct Negotiation {
+pub(super) struct Negotiation {
     handshake: SocksProxyHandshake,
     buffer: Buffer,
     credentials: Credentials,
@@ -84,7 +84,7 @@ enum Message {
 }
 
 impl Negotiation {
-    pub fn new(credentials: Credentials) -> Self {
+    pub(super) fn new(credentials: Credentials) -> Self {
         Self {
             handshake: SocksProxyHandshake::new(),
             buffer: Buffer::new(),
@@ -93,17 +93,17 @@ impl Negotiation {
         }
     }
 
-    pub fn space(&mut self) -> &mut [u8] {
+    pub(super) fn space(&mut self) -> &mut [u8] {
         self.buffer.unfilled_slice()
     }
 
-    pub fn filled(&mut self, bytes: usize) {
+    pub(super) fn filled(&mut self, bytes: usize) {
         if let Ok(bytes) = bytes.min(self.space().len()).try_into() {
             self.buffer.note_received(bytes);
         }
     }
 
-    pub fn step(&mut self) -> Step {
+    pub(super) fn step(&mut self) -> Step {
         // 1. What the parser would accept or report without the bytes of a refusal.
         if let Some(refusal) = self.refuse_early() {
             return Step::Refuse(refusal);
@@ -206,7 +206,7 @@ fn reply(status: SocksStatus) -> Vec<u8> {
 }
 
 /// The one table from how a connection ended to what the client is told.
-pub fn reply_code(outcome: &Outcome) -> SocksStatus {
+pub(super) fn reply_code(outcome: &Outcome) -> SocksStatus {
     match outcome {
         Outcome::Completed | Outcome::Broken(_) | Outcome::Idle => SocksStatus::SUCCEEDED,
         Outcome::Denied(_) => SocksStatus::NOT_ALLOWED,
@@ -275,7 +275,10 @@ mod tests {
         assert_eq!((request.host.as_str(), request.port), ("example.com", 443));
         assert_eq!(request.early, b"early");
         assert_eq!(request.username, None);
-        assert_eq!(request.reply(SocksStatus::SUCCEEDED), [5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            request.reply(SocksStatus::SUCCEEDED),
+            [5, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+        );
     }
 
     #[test]
@@ -293,7 +296,10 @@ mod tests {
     #[test]
     fn addresses_come_as_text() {
         for (bytes, host) in [
-            (&b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50"[..], "127.0.0.1"),
+            (
+                &b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50"[..],
+                "127.0.0.1",
+            ),
             (
                 b"\x05\x01\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x00\x50",
                 "::1",
@@ -336,8 +342,16 @@ mod tests {
     #[test]
     fn other_protocols_are_refused_or_closed() {
         for (name, message, expected) in [
-            ("SOCKS4", &b"\x04\x01\x00\x50\x01\x02\x03\x04\x00"[..], &SOCKS4_REJECTED[..]),
-            ("SOCKS4a", b"\x04\x01\x00\x50\x00\x00\x00\x01\x00a.b\x00", &SOCKS4_REJECTED),
+            (
+                "SOCKS4",
+                &b"\x04\x01\x00\x50\x01\x02\x03\x04\x00"[..],
+                &SOCKS4_REJECTED[..],
+            ),
+            (
+                "SOCKS4a",
+                b"\x04\x01\x00\x50\x00\x00\x00\x01\x00a.b\x00",
+                &SOCKS4_REJECTED,
+            ),
             ("GSSAPI only", &[5, 1, 1], &NO_ACCEPTABLE_METHOD),
             ("no methods", &[5, 0], &NO_ACCEPTABLE_METHOD),
             ("HTTP", b"GET / HTTP/1.1\r\n\r\n", &[]),
@@ -357,7 +371,11 @@ mod tests {
 
         let (sent, step) = run(
             Credentials::Required,
-            &[&[5, 2, 0, 2], b"\x01\x04name\x01x", b"\x05\x01\x00\x03\x03a.b\x00\x50"],
+            &[
+                &[5, 2, 0, 2],
+                b"\x01\x04name\x01x",
+                b"\x05\x01\x00\x03\x03a.b\x00\x50",
+            ],
         );
         assert_eq!(sent, [5, 2, 1, 0]);
         let Step::Request(request) = step else {

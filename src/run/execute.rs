@@ -17,6 +17,8 @@ use crate::protocol::op::{Navigate, Op, Screenshot, WaitUntil};
 use crate::protocol::reply::{Outcome, Reply};
 use crate::workspace::{Workspace, WorkspaceError};
 
+/// The session of the browser's default context, which dials 127.0.0.1.
+const SESSION: SessionId = SessionId::Local(1);
 /// How long the gateway may take to close the row of a connection that Chromium saw fail.
 const ROW_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -115,7 +117,8 @@ impl Instance {
         })
     }
 
-    /// What the gateway says about the host of a page that did not load.
+    /// What the gateway says about a page that did not load: of its host, or of a host that it
+    /// redirected to.
     async fn gateways_word(&self, url: &str, mark: u64, error: &OpError) -> Option<Row> {
         let OpError::Network { .. } = error else {
             return None;
@@ -123,10 +126,18 @@ impl Instance {
         let url = url::Url::parse(url).ok()?;
         let host = Host::parse(url.host_str()?).ok()?.to_string();
         let mut rows = self.ledger.subscribe();
-        let session = SessionId::Local(1);
+        let told = || {
+            let of_host = self.ledger.explain(&host, SESSION, mark);
+            let of_any = || {
+                let rows = self.ledger.since(mark).into_iter().rev();
+                rows.filter(|row| row.session == SESSION)
+                    .find(|row| row.explanation().is_some())
+            };
+            of_host.or_else(of_any)
+        };
         let waited = async {
             loop {
-                if let Some(row) = self.ledger.explain(&host, session, mark) {
+                if let Some(row) = told() {
                     return row;
                 }
                 if rows.recv().await.is_err() {

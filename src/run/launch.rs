@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use crate::browser::cdp::Connection;
 use crate::browser::profile::Profile;
 use crate::browser::switches::{self, Setup};
@@ -19,6 +21,9 @@ use crate::protocol::error::{Code, Failure};
 const GATEWAY_PORT: u16 = 1080;
 /// How long Chromium may take from its start to an empty page.
 const STARTUP: Duration = Duration::from_secs(30);
+
+/// How long a Chromium that failed to start may take to end by itself.
+const LAST_BREATH_MS: u16 = 1000;
 
 /// What a launch depends on.
 #[derive(Debug)]
@@ -168,6 +173,9 @@ async fn open_page(
 
 /// Adds what Chromium wrote before it ended to the failure.
 fn last_words(failure: Failure, supervisor: &Supervisor, stderr: OwnedFd) -> Failure {
+    // One that has closed its pipe is about to end by itself, with a status that says why.
+    let mut ended = [PollFd::new(supervisor.ended(), PollFlags::POLLIN)];
+    let _ = poll(&mut ended, PollTimeout::from(LAST_BREATH_MS));
     let exit = supervisor.kill();
     let mut bytes = Vec::new();
     // Every process of the cell is gone, so that the pipe ends.

@@ -25,6 +25,11 @@ const KEPT: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(usize);
 
+impl Mark {
+    /// The moment the links were made.
+    pub const START: Self = Self(0);
+}
+
 #[derive(Debug)]
 pub struct Capture {
     links: Vec<Link>,
@@ -58,7 +63,10 @@ struct State {
 
 impl Capture {
     /// Captures on `(host, interface, name of the link)`. `relays` are the addresses that count as Tor.
-    pub fn start(links: &[(&Netns, &str, &'static str)], relays: HashSet<SocketAddr>) -> Result<Self> {
+    pub fn start(
+        links: &[(&Netns, &str, &'static str)],
+        relays: HashSet<SocketAddr>,
+    ) -> Result<Self> {
         let (stop, stopped) = Stop::new()?;
         let seen = Arc::new(Seen::default());
         seen.lock().markers = vec![0; links.len()];
@@ -70,8 +78,15 @@ impl Capture {
             readers: Vec::new(),
         };
         for (number, (ns, interface, name)) in links.iter().enumerate() {
-            let open = || -> io::Result<_> { Ok((packet_socket(interface, true)?, packet_socket(interface, false)?)) };
-            let (socket, sender) = ns.enter(open).with_context(|| format!("cannot capture on {name}"))?;
+            let open = || -> io::Result<_> {
+                Ok((
+                    packet_socket(interface, true)?,
+                    packet_socket(interface, false)?,
+                ))
+            };
+            let (socket, sender) = ns
+                .enter(open)
+                .with_context(|| format!("cannot capture on {name}"))?;
             let socket = Arc::new(socket);
             let reader = Reader {
                 number,
@@ -80,7 +95,9 @@ impl Capture {
                 seen: Arc::clone(&capture.seen),
                 stopped: stopped.clone(),
             };
-            capture.readers.push(std::thread::spawn(move || reader.run()));
+            capture
+                .readers
+                .push(std::thread::spawn(move || reader.run()));
             capture.links.push(Link {
                 name,
                 socket,
@@ -100,14 +117,25 @@ impl Capture {
             .seen
             .changed
             .wait_timeout_while(state, Duration::from_secs(10), |state| {
-                state.markers.iter().zip(&wanted).any(|(seen, wanted)| seen < wanted)
+                state
+                    .markers
+                    .iter()
+                    .zip(&wanted)
+                    .any(|(seen, wanted)| seen < wanted)
             })
             .unwrap_or_else(PoisonError::into_inner);
         drop(state);
-        assert!(!timeout.timed_out(), "the capture did not see its own marker within 10 s");
+        assert!(
+            !timeout.timed_out(),
+            "the capture did not see its own marker within 10 s"
+        );
         for link in &self.links {
             let lost = link.lost();
-            assert!(lost == 0, "the capture on {} lost {lost} packets", link.name);
+            assert!(
+                lost == 0,
+                "the capture on {} lost {lost} packets",
+                link.name
+            );
         }
     }
 
@@ -119,23 +147,47 @@ impl Capture {
 
     /// Every packet on every link, from the moment the links existed.
     pub fn packets(&self) -> Vec<Packet> {
-        self.since(Mark(0))
+        self.since(Mark::START)
     }
 
     pub fn since(&self, mark: Mark) -> Vec<Packet> {
         self.settle();
-        self.seen.lock().packets.iter().skip(mark.0).cloned().collect()
+        self.seen
+            .lock()
+            .packets
+            .iter()
+            .skip(mark.0)
+            .cloned()
+            .collect()
+    }
+
+    /// Waits for a packet that is sent later than what caused it, such as a report to a multicast group.
+    pub fn wait_for(
+        &self,
+        mark: Mark,
+        timeout: Duration,
+        wanted: impl Fn(&Packet) -> bool,
+    ) -> bool {
+        let state = self.seen.lock();
+        let missing = |state: &mut State| !state.packets.iter().skip(mark.0).any(&wanted);
+        let waited = self
+            .seen
+            .changed
+            .wait_timeout_while(state, timeout, missing);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// What left home for anywhere but a Tor relay's TCP port. There is no exception: the kernel is configured to send
     /// nothing of itself.
     pub fn outside_tor(&self) -> Vec<Packet> {
-        self.outside_tor_since(Mark(0))
+        self.outside_tor_since(Mark::START)
     }
 
     pub fn outside_tor_since(&self, mark: Mark) -> Vec<Packet> {
         let outside = |packet: &Packet| {
-            packet.link.starts_with("home/") && packet.direction == Direction::Out && !self.to_relay(packet)
+            packet.link.starts_with("home/")
+                && packet.direction == Direction::Out
+                && !self.to_relay(packet)
         };
         self.since(mark).into_iter().filter(outside).collect()
     }
@@ -143,13 +195,17 @@ impl Capture {
     /// What left home for a Tor relay.
     pub fn to_tor_since(&self, mark: Mark) -> Vec<Packet> {
         let inside = |packet: &Packet| {
-            packet.link.starts_with("home/") && packet.direction == Direction::Out && self.to_relay(packet)
+            packet.link.starts_with("home/")
+                && packet.direction == Direction::Out
+                && self.to_relay(packet)
         };
         self.since(mark).into_iter().filter(inside).collect()
     }
 
     fn to_relay(&self, packet: &Packet) -> bool {
-        packet.tcp_ends().is_some_and(|(_, to)| self.relays.contains(&to))
+        packet
+            .tcp_ends()
+            .is_some_and(|(_, to)| self.relays.contains(&to))
     }
 
     /// For `tcpdump -r`: classic pcap, nanoseconds, Ethernet. Frames are cut after 512 bytes.
@@ -159,9 +215,18 @@ impl Capture {
             file.write_all(&word.to_le_bytes())?;
         }
         // Both ends of home's second link are captured; in the file each packet belongs once.
-        for packet in self.packets().iter().filter(|packet| packet.link.starts_with("home/")) {
+        for packet in self
+            .packets()
+            .iter()
+            .filter(|packet| packet.link.starts_with("home/"))
+        {
             let time = packet.time.duration_since(UNIX_EPOCH)?;
-            let words = [time.as_secs() as u32, time.subsec_nanos(), packet.bytes.len() as u32, packet.length as u32];
+            let words = [
+                time.as_secs() as u32,
+                time.subsec_nanos(),
+                packet.bytes.len() as u32,
+                packet.length as u32,
+            ];
             for word in words {
                 file.write_all(&word.to_le_bytes())?;
             }
@@ -215,7 +280,12 @@ impl Link {
                 &raw mut size,
             )
         };
-        assert!(result == 0, "PACKET_STATISTICS on {}: {}", self.name, io::Error::last_os_error());
+        assert!(
+            result == 0,
+            "PACKET_STATISTICS on {}: {}",
+            self.name,
+            io::Error::last_os_error()
+        );
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         *lost += stats.tp_drops;
         *lost
@@ -240,9 +310,13 @@ impl Reader {
                 let mut state = self.seen.lock();
                 if packet.ethertype != MARKER {
                     state.packets.push(packet);
+                    self.seen.changed.notify_all();
                     continue;
                 }
-                let number = kept.get(14..22).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
+                let number = kept
+                    .get(14..22)
+                    .and_then(|bytes| bytes.try_into().ok())
+                    .map_or(0, u64::from_be_bytes);
                 // The other end of a link sees the marker of this one, too; only what this end sent counts.
                 if direction == Direction::Out
                     && let Some(last) = state.markers.get_mut(self.number)
@@ -273,14 +347,22 @@ impl Reader {
         // Fails with EAGAIN when all is read, with ENETDOWN when the link went down: wait for more in either case.
         let length = usize::try_from(length).ok()?;
         let outgoing = from.sll_pkttype == libc::PACKET_OUTGOING;
-        let direction = if outgoing { Direction::Out } else { Direction::In };
+        let direction = if outgoing {
+            Direction::Out
+        } else {
+            Direction::In
+        };
         Some((length, direction, SystemTime::now()))
     }
 }
 
 /// A packet socket bound to one interface of the calling thread's namespace; it receives all protocols, or none.
 fn packet_socket(interface: &str, receive: bool) -> io::Result<OwnedFd> {
-    let protocol = if receive { (libc::ETH_P_ALL as u16).to_be() } else { 0 };
+    let protocol = if receive {
+        (libc::ETH_P_ALL as u16).to_be()
+    } else {
+        0
+    };
     let name = CString::new(interface)?;
     // SAFETY: a NUL-terminated string.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -296,7 +378,11 @@ fn packet_socket(interface: &str, receive: bool) -> io::Result<OwnedFd> {
     // SAFETY: a descriptor that was just made, and that nothing else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     if receive {
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(256 << 20))?;
+        nix::sys::socket::setsockopt(
+            &socket,
+            nix::sys::socket::sockopt::RcvBufForce,
+            &(256 << 20),
+        )?;
     }
     // SAFETY: sockaddr_ll consists of integers, for which zero is a value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -21,7 +21,8 @@ impl Control {
             match UnixStream::connect(path) {
                 Ok(socket) => break socket,
                 Err(error) if Instant::now() > deadline => {
-                    return Err(error).with_context(|| format!("cannot connect to {}", path.display()));
+                    return Err(error)
+                        .with_context(|| format!("cannot connect to {}", path.display()));
                 }
                 Err(_) if daemon.has_ended() => bail!("tor ended at its start"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -35,7 +36,10 @@ impl Control {
     }
 
     pub fn send(&mut self, command: &str) -> Result<()> {
-        Ok(self.socket.get_mut().write_all(format!("{command}\r\n").as_bytes())?)
+        Ok(self
+            .socket
+            .get_mut()
+            .write_all(format!("{command}\r\n").as_bytes())?)
     }
 
     /// Reads until `count` lines contain all of `words`.
@@ -45,14 +49,17 @@ impl Control {
         while seen < count {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                bail!("tor reported {words:?} {seen} of {count} times, then nothing; last: {line:?}");
+                bail!(
+                    "tor reported {words:?} {seen} of {count} times, then nothing; last: {line:?}"
+                );
             }
             self.socket.get_ref().set_read_timeout(Some(left))?;
             line.clear();
             match self.socket.read_line(&mut line) {
                 Ok(0) => bail!("tor closed its control socket"),
                 Ok(_) => seen += usize::from(words.iter().all(|word| line.contains(word))),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -42,15 +42,23 @@ impl Keeper {
                 return Err(std::io::Error::last_os_error());
             }
             // The parent may have died before the call.
-            if getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+            if getppid() == parent {
+                Ok(())
+            } else {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
         };
         // SAFETY: two system calls between fork and exec, and no memory is touched.
         unsafe { command.pre_exec(die_with_parent) };
         let name = command.get_program().to_string_lossy().into_owned();
         let (answer, reply) = channel();
         let keeper = self.requests.as_ref().context("the keeper has ended")?;
-        keeper.send((command, answer)).map_err(|_| anyhow!("the keeper thread is gone"))?;
-        let child = reply.recv()?.with_context(|| format!("cannot start {name}"))?;
+        keeper
+            .send((command, answer))
+            .map_err(|_| anyhow!("the keeper thread is gone"))?;
+        let child = reply
+            .recv()?
+            .with_context(|| format!("cannot start {name}"))?;
         Ok(Daemon { child })
     }
 }
@@ -74,7 +82,10 @@ impl Daemon {
     }
 
     pub fn hang_up(&self) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id().try_into()?), Signal::SIGHUP)?)
+        Ok(kill(
+            Pid::from_raw(self.child.id().try_into()?),
+            Signal::SIGHUP,
+        )?)
     }
 
     pub fn has_ended(&mut self) -> bool {

@@ -41,7 +41,9 @@ struct Zone {
 
 impl Dns {
     pub fn start(ns: &Netns, address: IpAddr) -> Result<Self> {
-        let socket = ns.enter(|| UdpSocket::bind((address, 53))).context("cannot bind the DNS server")?;
+        let socket = ns
+            .enter(|| UdpSocket::bind((address, 53)))
+            .context("cannot bind the DNS server")?;
         let (stop, stopped) = Stop::new()?;
         let zone = Arc::new(Zone::default());
         let serving = Arc::clone(&zone);
@@ -61,7 +63,11 @@ impl Dns {
 
     /// `answer` decides anew at each question; no address of the kind asked for means an empty answer. (An exit asks once
     /// and then keeps what it heard for some minutes, whatever the TTL.)
-    pub fn answer(&self, name: &str, answer: impl Fn(&Question) -> Vec<IpAddr> + Send + Sync + 'static) {
+    pub fn answer(
+        &self,
+        name: &str,
+        answer: impl Fn(&Question) -> Vec<IpAddr> + Send + Sync + 'static,
+    ) {
         lock(&self.zone.names).insert(normal(name), Arc::new(answer));
     }
 
@@ -92,8 +98,15 @@ impl Zone {
     fn serve(&self, socket: &UdpSocket, stopped: &Stopped) {
         let mut buffer = [0_u8; 4096];
         while stopped.readable(socket.as_fd()) {
-            let Ok((length, peer)) = socket.recv_from(&mut buffer) else { continue };
-            let Some(reply) = buffer.get(..length).and_then(|bytes| self.reply(bytes, peer)) else { continue };
+            let Ok((length, peer)) = socket.recv_from(&mut buffer) else {
+                continue;
+            };
+            let Some(reply) = buffer
+                .get(..length)
+                .and_then(|bytes| self.reply(bytes, peer))
+            else {
+                continue;
+            };
             // A peer that is gone is no concern of the server.
             let _ = socket.send_to(&reply, peer);
         }
@@ -128,15 +141,26 @@ impl Zone {
     fn record(&self, name: String, kind: RecordType, peer: SocketAddr) -> Question {
         let kind = kind.to_string();
         let mut log = lock(&self.log);
-        let nth = log.iter().filter(|earlier| earlier.name == name && earlier.kind == kind).count();
-        let question = Question { name, kind, peer, nth };
+        let nth = log
+            .iter()
+            .filter(|earlier| earlier.name == name && earlier.kind == kind)
+            .count();
+        let question = Question {
+            name,
+            kind,
+            peer,
+            nth,
+        };
         log.push(question.clone());
         question
     }
 
     fn find(&self, name: &str) -> Option<Answer> {
         let names = lock(&self.names);
-        let below = |name: &str| name.split_once('.').and_then(|(_, parent)| names.get(&format!("*.{parent}")).cloned());
+        let below = |name: &str| {
+            name.split_once('.')
+                .and_then(|(_, parent)| names.get(&format!("*.{parent}")).cloned())
+        };
         names.get(name).cloned().or_else(|| below(name))
     }
 }

@@ -22,11 +22,18 @@ pub struct Request {
 
 impl Request {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// The next request of a connection; None when the peer closed it.
-    pub fn read(input: &mut impl BufRead, scheme: &'static str, peer: SocketAddr) -> io::Result<Option<Self>> {
+    pub fn read(
+        input: &mut impl BufRead,
+        scheme: &'static str,
+        peer: SocketAddr,
+    ) -> io::Result<Option<Self>> {
         let mut head = input.take(MAX_HEAD);
         let mut line = String::new();
         if head.read_line(&mut line)? == 0 {
@@ -55,13 +62,23 @@ impl Request {
                 break;
             }
             if let Some((name, value)) = line.split_once(':') {
-                request.headers.push((name.to_owned(), value.trim().to_owned()));
+                request
+                    .headers
+                    .push((name.to_owned(), value.trim().to_owned()));
             }
         }
-        let host = request.header("host").unwrap_or_default().to_ascii_lowercase();
+        let host = request
+            .header("host")
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         let port = host.rfind(':').filter(|at| !host[*at..].contains(']'));
-        request.host = host[..port.unwrap_or(host.len())].trim_matches(['[', ']']).to_owned();
-        let length = request.header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+        request.host = host[..port.unwrap_or(host.len())]
+            .trim_matches(['[', ']'])
+            .to_owned();
+        let length = request
+            .header("content-length")
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(0);
         request.body = vec![0; length];
         input.read_exact(&mut request.body)?;
         Ok(Some(request))
@@ -94,7 +111,11 @@ impl<'a> Reply<'a> {
     }
 
     pub fn send(&mut self, status: u16, content_type: &str, body: &[u8]) -> io::Result<()> {
-        self.head(status, content_type, &format!("content-length: {}", body.len()))?;
+        self.head(
+            status,
+            content_type,
+            &format!("content-length: {}", body.len()),
+        )?;
         if !self.head_only {
             self.output.write_all(body)?;
         }
@@ -102,13 +123,20 @@ impl<'a> Reply<'a> {
     }
 
     pub fn redirect(&mut self, location: &str) -> io::Result<()> {
-        self.header("location", location).send(302, "text/plain", b"")
+        self.header("location", location)
+            .send(302, "text/plain", b"")
     }
 
     /// `length` bytes of no meaning, made as they go.
     pub fn bytes(&mut self, length: u64) -> io::Result<()> {
-        self.head(200, "application/octet-stream", &format!("content-length: {length}"))?;
-        let block: Vec<u8> = (0..65_536_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        self.head(
+            200,
+            "application/octet-stream",
+            &format!("content-length: {length}"),
+        )?;
+        let block: Vec<u8> = (0..65_536_u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
         let mut left = if self.head_only { 0 } else { length };
         while left > 0 {
             let part = left.min(block.len() as u64) as usize;
@@ -139,7 +167,8 @@ impl<'a> Reply<'a> {
     }
 
     fn head(&mut self, status: u16, content_type: &str, framing: &str) -> io::Result<()> {
-        let mut head = format!("HTTP/1.1 {status} Lab\r\ncontent-type: {content_type}\r\n{framing}\r\n");
+        let mut head =
+            format!("HTTP/1.1 {status} Lab\r\ncontent-type: {content_type}\r\n{framing}\r\n");
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

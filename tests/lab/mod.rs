@@ -27,6 +27,7 @@ mod stop;
 mod tls;
 pub mod topology;
 mod tor;
+mod torrc;
 pub mod web;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -47,8 +48,13 @@ use tor::TorNetwork;
 use web::{Request, Web};
 
 /// Names that lead to the web host from the start; `site` adds others.
-pub const SITES: [&str; 5] =
-    ["www.onioncell-lab.net", "other-site.org", "leak-target.net", "site.example", "www.site.example"];
+pub const SITES: [&str; 5] = [
+    "www.onioncell-lab.net",
+    "other-site.org",
+    "leak-target.net",
+    "site.example",
+    "www.site.example",
+];
 
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -98,7 +104,10 @@ pub fn required() -> bool {
     } else {
         return true;
     };
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+        "{missing}"
+    );
     eprintln!("SKIPPED: {missing}");
     false
 }
@@ -124,7 +133,8 @@ impl Lab {
 
         // 1. Namespaces and links, captured before they are up.
         let scratch = Scratch::new()?;
-        let resolv_conf = scratch.write("resolv.conf", &format!("nameserver {}\n", topology::DNS))?;
+        let resolv_conf =
+            scratch.write("resolv.conf", &format!("nameserver {}\n", topology::DNS))?;
         let mut internet = Internet::new()?;
         internet.connect()?;
         let links = [
@@ -137,11 +147,18 @@ impl Lab {
         internet.set_home_resolver(&resolv_conf)?;
 
         // 2. Servers.
-        let web_addresses: Vec<IpAddr> =
-            topology::WEB.into_iter().map(IpAddr::from).chain([topology::WEB6.into()]).collect();
+        let web_addresses: Vec<IpAddr> = topology::WEB
+            .into_iter()
+            .map(IpAddr::from)
+            .chain([topology::WEB6.into()])
+            .collect();
         let authority = Arc::new(tls::Authority::new(&web_addresses)?);
         let ca_pem = scratch.write("ca.pem", &authority.pem())?;
-        let web = Web::start(internet.host("web"), &web_addresses, Some(authority.server_config()?))?;
+        let web = Web::start(
+            internet.host("web"),
+            &web_addresses,
+            Some(authority.server_config()?),
+        )?;
         let onion_web = Web::start(internet.host("onion"), &[Ipv4Addr::LOCALHOST.into()], None)?;
         let dns = Dns::start(internet.host("dns"), topology::DNS.into())?;
         for name in SITES {
@@ -239,7 +256,8 @@ impl Lab {
     /// The site of that name; it resolves from now on.
     pub fn site(&self, name: &str) -> Site<'_> {
         if !self.dns.knows(name) {
-            self.dns.set(name, &[topology::WEB[0].into(), topology::WEB6.into()]);
+            self.dns
+                .set(name, &[topology::WEB[0].into(), topology::WEB6.into()]);
         }
         Site {
             name: name.to_owned(),
@@ -249,7 +267,9 @@ impl Lab {
 
     /// The onion service's address, "….onion".
     pub fn onion(&self) -> &str {
-        self.onion.as_deref().expect("this lab has no onion service")
+        self.onion
+            .as_deref()
+            .expect("this lab has no onion service")
     }
 
     /// The web server behind the onion service.
@@ -304,7 +324,10 @@ impl Lab {
 
     /// The processes of the lab.
     pub fn pids(&self) -> Vec<u32> {
-        let mut pids = lock(&self.tor).as_ref().map(TorNetwork::pids).unwrap_or_default();
+        let mut pids = lock(&self.tor)
+            .as_ref()
+            .map(TorNetwork::pids)
+            .unwrap_or_default();
         pids.extend(lock(&self.client).as_ref().map(Daemon::pid));
         pids
     }
@@ -331,14 +354,21 @@ impl Site<'_> {
     }
 
     pub fn hits(&self) -> Vec<Request> {
-        self.web.hits().into_iter().filter(|hit| hit.host == self.name).collect()
+        self.web
+            .hits()
+            .into_iter()
+            .filter(|hit| hit.host == self.name)
+            .collect()
     }
 }
 
 /// What Arti has to know about this network, as its configuration has it.
 fn network_toml(tor: &TorNetwork) -> Result<String> {
     let mut caches = String::new();
-    for relay in tor.directory_caches().context("a relay has no identity yet")? {
+    for relay in tor
+        .directory_caches()
+        .context("a relay has no identity yet")?
+    {
         caches.push_str(&format!(
             "\n[[tor_network.fallback_caches]]\nrsa_identity = \"{}\"\ned_identity = \"{}\"\norports = [\"{}\"]\n",
             relay.rsa, relay.ed25519, relay.address
@@ -349,7 +379,7 @@ fn network_toml(tor: &TorNetwork) -> Result<String> {
          [tor_network.authorities]\nv3idents = [\"{}\"]\n{caches}\n\
          [override_net_params]\nhsdir_interval = {}\n",
         tor.v3ident,
-        tor::HSDIR_INTERVAL_MINUTES
+        torrc::HSDIR_INTERVAL_MINUTES
     ))
 }
 

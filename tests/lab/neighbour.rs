@@ -35,7 +35,9 @@ impl Neighbour {
         let visits: Arc<Mutex<Vec<Visit>>> = Arc::default();
         let mut servers = Vec::new();
         for port in TCP_PORTS {
-            let listener = ns.enter(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))).context("neighbour, TCP")?;
+            let listener = ns
+                .enter(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))
+                .context("neighbour, TCP")?;
             let (visits, stopped) = (Arc::clone(&visits), stopped.clone());
             servers.push(std::thread::spawn(move || {
                 while stopped.readable(listener.as_fd()) {
@@ -49,7 +51,9 @@ impl Neighbour {
             }));
         }
         for port in UDP_PORTS {
-            let socket = ns.enter(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))).context("neighbour, UDP")?;
+            let socket = ns
+                .enter(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)))
+                .context("neighbour, UDP")?;
             let (visits, stopped) = (Arc::clone(&visits), stopped.clone());
             servers.push(std::thread::spawn(move || {
                 while stopped.readable(socket.as_fd()) {
@@ -67,7 +71,10 @@ impl Neighbour {
     }
 
     pub fn visits(&self) -> Vec<Visit> {
-        self.visits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.visits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -81,5 +88,12 @@ impl Drop for Neighbour {
 }
 
 fn record(visits: &Mutex<Vec<Visit>>, protocol: &'static str, port: u16, peer: SocketAddr) {
-    visits.lock().unwrap_or_else(PoisonError::into_inner).push(Visit { protocol, port, peer });
+    visits
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(Visit {
+            protocol,
+            port,
+            peer,
+        });
 }

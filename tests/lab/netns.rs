@@ -65,11 +65,16 @@ impl Netns {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
                 if let Err(error) = setns(self.ns.as_fd(), CloneFlags::CLONE_NEWNET) {
-                    panic!("cannot enter the network namespace of {}: {error}", self.name);
+                    panic!(
+                        "cannot enter the network namespace of {}: {error}",
+                        self.name
+                    );
                 }
                 f()
             });
-            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -100,7 +105,9 @@ impl Netns {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot run ip")?;
-        let Some(mut stdin) = ip.stdin.take() else { bail!("ip has no standard input") };
+        let Some(mut stdin) = ip.stdin.take() else {
+            bail!("ip has no standard input")
+        };
         stdin.write_all(script.as_bytes())?;
         drop(stdin);
         let output = ip.wait_with_output()?;
@@ -130,7 +137,19 @@ fn bind_resolv_conf(file: &CString) -> io::Result<()> {
     use nix::mount::{MsFlags, mount};
     const NOTHING: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
-    mount(Some(file.as_c_str()), "/etc/resolv.conf", NOTHING, MsFlags::MS_BIND, NOTHING)?;
+    mount(
+        NOTHING,
+        "/",
+        NOTHING,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        NOTHING,
+    )?;
+    mount(
+        Some(file.as_c_str()),
+        "/etc/resolv.conf",
+        NOTHING,
+        MsFlags::MS_BIND,
+        NOTHING,
+    )?;
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
+pub const IGMP: u8 = 2;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
@@ -40,7 +41,13 @@ pub struct Packet {
 }
 
 impl Packet {
-    pub fn parse(time: SystemTime, link: &'static str, direction: Direction, length: usize, frame: &[u8]) -> Self {
+    pub fn parse(
+        time: SystemTime,
+        link: &'static str,
+        direction: Direction,
+        length: usize,
+        frame: &[u8],
+    ) -> Self {
         let mut packet = Self {
             time,
             link,
@@ -73,7 +80,10 @@ impl Packet {
         if self.protocol != Some(TCP) {
             return None;
         }
-        Some(((self.src?, self.src_port?).into(), (self.dst?, self.dst_port?).into()))
+        Some((
+            (self.src?, self.src_port?).into(),
+            (self.dst?, self.dst_port?).into(),
+        ))
     }
 
     fn ipv4<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
@@ -113,7 +123,10 @@ impl Packet {
         }
         self.src_port = be16(transport, 0);
         self.dst_port = be16(transport, 2);
-        let named = [self.src_port, self.dst_port].into_iter().flatten().any(|port| matches!(port, 53 | 5353 | 5355));
+        let named = [self.src_port, self.dst_port]
+            .into_iter()
+            .flatten()
+            .any(|port| matches!(port, 53 | 5353 | 5355));
         if named && self.protocol == Some(UDP) {
             self.dns = transport.get(8..).and_then(dns_question);
         }
@@ -151,14 +164,18 @@ fn dns_question(message: &[u8]) -> Option<String> {
 
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let arrow = if self.direction == Direction::Out { "out" } else { "in" };
+        let arrow = if self.direction == Direction::Out {
+            "out"
+        } else {
+            "in"
+        };
         write!(f, "{} {arrow} ", self.link)?;
         match (self.ethertype, self.protocol) {
             (ARP, _) => write!(f, "ARP")?,
             (IPV4 | IPV6, Some(TCP)) => write!(f, "TCP")?,
             (IPV4 | IPV6, Some(UDP)) => write!(f, "UDP")?,
             (IPV4, Some(1)) => write!(f, "ICMP")?,
-            (IPV4, Some(2)) => write!(f, "IGMP")?,
+            (IPV4, Some(IGMP)) => write!(f, "IGMP")?,
             (IPV6, Some(ICMPV6)) => write!(f, "ICMPv6")?,
             (IPV4 | IPV6, Some(other)) => write!(f, "IP protocol {other}")?,
             (other, _) => write!(f, "ethertype {other:#06x}")?,
@@ -168,7 +185,12 @@ impl fmt::Display for Packet {
             (Some(address), None) => address.to_string(),
             _ => "?".to_owned(),
         };
-        write!(f, " {} -> {}", end(self.src, self.src_port), end(self.dst, self.dst_port))?;
+        write!(
+            f,
+            " {} -> {}",
+            end(self.src, self.src_port),
+            end(self.dst, self.dst_port)
+        )?;
         if let Some(question) = &self.dns {
             write!(f, " DNS {question}")?;
         }

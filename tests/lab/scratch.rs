@@ -21,13 +21,19 @@ impl Scratch {
         let parent = std::env::temp_dir();
         remove_stale(&parent);
         loop {
-            let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&parent)?;
+            let dir = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .tempdir_in(&parent)?;
             let path = dir.keep();
             // What a program that runs as another user has to read is in here; keys are in closed directories below.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-            let Some(lock) = open_and_lock(&path) else { continue };
+            let Some(lock) = open_and_lock(&path) else {
+                continue;
+            };
             // Another lab may have taken it for stale in the moment before it was locked.
-            if fs::metadata(&path).is_ok_and(|now| lock.metadata().is_ok_and(|then| now.ino() == then.ino())) {
+            if fs::metadata(&path)
+                .is_ok_and(|now| lock.metadata().is_ok_and(|then| now.ino() == then.ino()))
+            {
                 return Ok(Self { path, _lock: lock });
             }
         }

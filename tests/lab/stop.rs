@@ -26,7 +26,10 @@ impl Stop {
 impl Stopped {
     /// Waits until `socket` can be read (true) or all is to stop (false).
     pub fn readable(&self, socket: BorrowedFd<'_>) -> bool {
-        let mut fds = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [
+            PollFd::new(socket, PollFlags::POLLIN),
+            PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
+        ];
         loop {
             match poll(&mut fds, PollTimeout::NONE) {
                 Err(Errno::EINTR) => continue,

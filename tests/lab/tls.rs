@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, PublicKeyData};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PublicKeyData,
+};
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -27,7 +30,9 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, "onioncell lab CA");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "onioncell lab CA");
         Ok(Self {
             issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)?,
             provider: Arc::new(rustls::crypto::ring::default_provider()),
@@ -48,8 +53,16 @@ impl Authority {
     /// For Chromium's --ignore-certificate-errors-spki-list: base64 of the SHA-256 of the public key info.
     pub fn spki_hash(&self) -> String {
         let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
-        let Some(tls13) = suite.tls13() else { return String::new() };
-        base64(tls13.common.hash_provider.hash(&self.issuer.key().subject_public_key_info()).as_ref())
+        let Some(tls13) = suite.tls13() else {
+            return String::new();
+        };
+        base64(
+            tls13
+                .common
+                .hash_provider
+                .hash(&self.issuer.key().subject_public_key_info())
+                .as_ref(),
+        )
     }
 
     pub fn server_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>> {
@@ -68,14 +81,24 @@ impl Authority {
         };
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
-        params.distinguished_name.push(DnType::CommonName, if name.is_empty() { "lab" } else { name });
+        params.distinguished_name.push(
+            DnType::CommonName,
+            if name.is_empty() { "lab" } else { name },
+        );
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         let leaf = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let key = self.provider.key_provider.load_private_key(key).context("cannot load the site's key")?;
+        let key = self
+            .provider
+            .key_provider
+            .load_private_key(key)
+            .context("cannot load the site's key")?;
         // The CA's certificate goes along, so that a list of key hashes with the CA's in it accepts the chain.
-        Ok(CertifiedKey::new(vec![leaf.der().clone(), self.issuer.der().clone()], key))
+        Ok(CertifiedKey::new(
+            vec![leaf.der().clone(), self.issuer.der().clone()],
+            key,
+        ))
     }
 }
 
@@ -102,10 +125,17 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for group in bytes.chunks(3) {
-        let value = group.iter().fold(0_u32, |value, byte| value << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        let value = group
+            .iter()
+            .fold(0_u32, |value, byte| value << 8 | u32::from(*byte))
+            << (8 * (3 - group.len()));
         for place in 0..4 {
             let digit = DIGITS[(value >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= group.len() { char::from(digit) } else { '=' });
+            text.push(if place <= group.len() {
+                char::from(digit)
+            } else {
+                '='
+            });
         }
     }
     text

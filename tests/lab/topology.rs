@@ -17,7 +17,10 @@ use super::netns::Netns;
 pub const AUTHORITY: Ipv4Addr = Ipv4Addr::new(5, 39, 80, 10);
 pub const DNS: Ipv4Addr = Ipv4Addr::new(9, 27, 14, 53);
 pub const ONION: Ipv4Addr = Ipv4Addr::new(51, 15, 99, 20);
-pub const WEB: [Ipv4Addr; 2] = [Ipv4Addr::new(93, 184, 16, 34), Ipv4Addr::new(151, 101, 20, 7)];
+pub const WEB: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(93, 184, 16, 34),
+    Ipv4Addr::new(151, 101, 20, 7),
+];
 pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x220, 1, 0, 0, 0, 0x34);
 pub const HOME: Ipv4Addr = Ipv4Addr::new(84, 115, 60, 70);
 pub const HOME6: Ipv6Addr = Ipv6Addr::new(0x2a02, 0x8388, 0x60, 0, 0, 0, 0, 0x70);
@@ -73,7 +76,9 @@ impl Internet {
 
     pub fn set_home_resolver(&mut self, resolv_conf: &Path) -> Result<()> {
         match self.hosts.iter_mut().find(|ns| ns.name() == "home") {
-            Some(home) if Path::new("/etc/resolv.conf").exists() => home.set_resolv_conf(resolv_conf),
+            Some(home) if Path::new("/etc/resolv.conf").exists() => {
+                home.set_resolv_conf(resolv_conf)
+            }
             _ => Ok(()),
         }
     }
@@ -110,7 +115,8 @@ impl Internet {
             self.host(name).ip(&host_script(&addresses)?)?;
         }
         self.backbone.ip(&script)?;
-        self.backbone.sysctl(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
+        self.backbone
+            .sysctl(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
         self.host("home").ip(&format!(
             "link set eth1 arp off up\n\
              addr add {HOME_LAN}/24 dev eth1\n\
@@ -180,7 +186,10 @@ fn host_script(addresses: &[IpAddr]) -> Result<String> {
     for address in addresses {
         match address {
             IpAddr::V4(v4) => writeln!(script, "addr add {v4}/32 dev eth0")?,
-            IpAddr::V6(v6) => writeln!(script, "addr add {v6}/128 dev eth0 nodad\nroute replace ::/0 dev eth0")?,
+            IpAddr::V6(v6) => writeln!(
+                script,
+                "addr add {v6}/128 dev eth0 nodad\nroute replace ::/0 dev eth0"
+            )?,
         }
     }
     script.push_str("route add default dev eth0\n");

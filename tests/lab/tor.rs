@@ -4,11 +4,11 @@
 //! others are told to look for the consensus when there is one.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,24 +18,16 @@ use super::control::Control;
 use super::daemon::{Daemon, Keeper};
 use super::scratch::Scratch;
 use super::topology::{AUTHORITY, Internet, RELAYS};
+use super::torrc::{self, DIR_PORT, DIST_SECONDS, OR_PORT, VOTE_SECONDS, VOTING_INTERVAL};
 
-pub const OR_PORT: u16 = 5001;
-pub const DIR_PORT: u16 = 7000;
-
-/// Seconds between consensuses. Long, so that a lab's whole life falls into one period of the onion services' directory.
-const VOTING_INTERVAL: u64 = 300;
-/// C tor ignores the parameter in a testing network and takes 24 voting intervals; clients that do not know of testing
-/// networks have to be told the same (rend-spec-v3, TIME-PERIODS; hs_get_time_period_num).
-pub const HSDIR_INTERVAL_MINUTES: u64 = VOTING_INTERVAL * 24 / 60;
-/// The shortest that tor accepts (dirvote.h: MIN_VOTE_SECONDS_TESTING, MIN_DIST_SECONDS_TESTING).
-const VOTE_SECONDS: u64 = 2;
-const DIST_SECONDS: u64 = 2;
 /// An onion service uploads the descriptors of two periods, here to every relay each.
 const ONION_UPLOADS: usize = 2 * (1 + RELAYS.len());
 
 /// The addresses that are Tor: whatever else home sends is outside.
 pub fn relay_addresses() -> HashSet<SocketAddr> {
-    let relays = RELAYS.iter().map(|(_, address)| SocketAddr::from((*address, OR_PORT)));
+    let relays = RELAYS
+        .iter()
+        .map(|(_, address)| SocketAddr::from((*address, OR_PORT)));
     let authority = [OR_PORT, DIR_PORT].map(|port| SocketAddr::from((AUTHORITY, port)));
     relays.chain(authority).collect()
 }
@@ -61,17 +53,34 @@ pub struct Relay {
 
 impl TorNetwork {
     /// Comes back with every daemon started, and every relay's descriptor in the authority's hands.
-    pub fn start(net: &Internet, keeper: &Keeper, scratch: &Scratch, deadline: Instant) -> Result<Self> {
+    pub fn start(
+        net: &Internet,
+        keeper: &Keeper,
+        scratch: &Scratch,
+        deadline: Instant,
+    ) -> Result<Self> {
         // 1. The authority's keys, which everybody has to know.
         let (v3ident, fingerprint) = authority_keys(scratch)?;
-        let dir_authority =
-            format!("DirAuthority authority orport={OR_PORT} v3ident={v3ident} {AUTHORITY}:{DIR_PORT} {fingerprint}\n");
+        let dir_authority = format!(
+            "DirAuthority authority orport={OR_PORT} v3ident={v3ident} {AUTHORITY}:{DIR_PORT} {fingerprint}\n"
+        );
         // 2. The daemons; the authority votes only in the far future.
-        let launch = |name: &str, own: &str| launch(net, keeper, scratch.path(), &dir_authority, name, own);
-        let authority = launch("authority", &authority_torrc(unix_now() + VOTING_INTERVAL / 2)?)?;
+        for name in ["authority"]
+            .into_iter()
+            .chain(RELAYS.map(|(name, _)| name))
+        {
+            scratch.private_dir(name)?;
+            scratch.write(&format!("{name}/state"), &torrc::past_bandwidth()?)?;
+        }
+        let launch =
+            |name: &str, own: &str| launch(net, keeper, scratch.path(), &dir_authority, name, own);
+        let authority = launch(
+            "authority",
+            &torrc::authority(unix_now() + VOTING_INTERVAL / 2)?,
+        )?;
         let mut relays = Vec::new();
         for (name, address) in RELAYS {
-            relays.push(launch(name, &relay_torrc(scratch, name, address)?)?);
+            relays.push(launch(name, &torrc::relay(scratch.path(), name, address)?)?);
         }
         let network = Self {
             v3ident,
@@ -83,64 +92,114 @@ impl TorNetwork {
         };
         // 3. Everybody's descriptor.
         let wanted = 1 + RELAYS.len();
-        poll(net, "/tor/server/all", deadline, |text| lines_with(text, "router ") == wanted)
-            .context("the relays did not publish their descriptors")?;
+        poll(net, "/tor/server/all", deadline, |text| {
+            lines_with(text, "router ") == wanted
+        })
+        .context("the relays did not publish their descriptors")?;
         Ok(network)
     }
 
     /// Has the authority vote now; comes back when there is a consensus, and the relays know that.
     pub fn vote(&self, net: &Internet, deadline: Instant) -> Result<()> {
         let valid_after = unix_now() + 1 + VOTE_SECONDS + DIST_SECONDS;
-        let torrc = torrc(&self.scratch, &self.dir_authority, "authority", &authority_torrc(valid_after)?)?;
+        let torrc = torrc::complete(
+            &self.scratch,
+            &self.dir_authority,
+            "authority",
+            &torrc::authority(valid_after)?,
+        );
         fs::write(self.scratch.join("authority/torrc"), torrc)?;
         self.authority.hang_up()?;
         let wanted = 1 + RELAYS.len();
         let path = "/tor/status-vote/current/consensus-microdesc";
-        poll(net, path, deadline, |text| lines_with(text, "r ") == wanted).context("no consensus")?;
+        let complete =
+            |text: &str| lines_with(text, "r ") == wanted && lines_with(text, "w Bandwidth=0") == 0;
+        poll(net, path, deadline, complete).context("no consensus")?;
         // Those who asked before there was one would wait longer each time: a hang-up makes them ask again at once.
-        for daemon in self.relays.iter().chain(self.onion.iter().map(|(daemon, _)| daemon)) {
+        for daemon in self
+            .relays
+            .iter()
+            .chain(self.onion.iter().map(|(daemon, _)| daemon))
+        {
             daemon.hang_up()?;
         }
         Ok(())
     }
 
     /// Starts the onion service: port 80, to port 80 of its own host.
-    pub fn start_onion(&mut self, net: &Internet, keeper: &Keeper, scratch: &Scratch) -> Result<()> {
+    pub fn start_onion(
+        &mut self,
+        net: &Internet,
+        keeper: &Keeper,
+        scratch: &Scratch,
+    ) -> Result<()> {
         let dir = scratch.private_dir("onion/service")?;
         let own = format!(
             "SocksPort 0\nControlSocket {}\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n",
             scratch.path().join("onion/control").display(),
             dir.display()
         );
-        let daemon = launch(net, keeper, scratch.path(), &self.dir_authority, "onion", &own)?;
+        let daemon = launch(
+            net,
+            keeper,
+            scratch.path(),
+            &self.dir_authority,
+            "onion",
+            &own,
+        )?;
         self.onion = Some((daemon, dir));
         Ok(())
     }
 
     /// The onion service's address, once its descriptors are where clients look for them.
     pub fn onion_ready(&mut self, control: &mut Control, deadline: Instant) -> Result<String> {
-        control.wait_for(&["HS_DESC UPLOADED"], ONION_UPLOADS, deadline).context("the onion service is not up")?;
-        let Some((_, dir)) = &self.onion else { bail!("there is no onion service") };
+        control
+            .wait_for(&["HS_DESC UPLOADED"], ONION_UPLOADS, deadline)
+            .context("the onion service is not up")?;
+        let Some((_, dir)) = &self.onion else {
+            bail!("there is no onion service")
+        };
         Ok(fs::read_to_string(dir.join("hostname"))?.trim().to_owned())
     }
 
     pub fn onion_control(&mut self, deadline: Instant) -> Result<Control> {
         let path = self.scratch.join("onion/control");
-        let Some((daemon, _)) = &mut self.onion else { bail!("there is no onion service") };
-        let mut control = Control::connect(&path, daemon, deadline)?;
+        let Some((daemon, _)) = &mut self.onion else {
+            bail!("there is no onion service")
+        };
+        let mut control =
+            Control::connect(&path, daemon, deadline).with_context(|| self.output("onion"))?;
         control.send("SETEVENTS HS_DESC")?;
         Ok(control)
     }
 
     /// A client in home with a SOCKS port on 127.0.0.1:9050; comes back when it is ready.
-    pub fn start_client(&self, net: &Internet, keeper: &Keeper, deadline: Instant) -> Result<Daemon> {
+    pub fn start_client(
+        &self,
+        net: &Internet,
+        keeper: &Keeper,
+        deadline: Instant,
+    ) -> Result<Daemon> {
         let socket = self.scratch.join("home/control");
-        let own = format!("SocksPort 127.0.0.1:9050\nControlSocket {}\n", socket.display());
-        let mut daemon = launch(net, keeper, &self.scratch, &self.dir_authority, "home", &own)?;
-        let mut control = Control::connect(&socket, &mut daemon, deadline)?;
+        let own = format!(
+            "SocksPort 127.0.0.1:9050\nControlSocket {}\n",
+            socket.display()
+        );
+        let mut daemon = launch(
+            net,
+            keeper,
+            &self.scratch,
+            &self.dir_authority,
+            "home",
+            &own,
+        )?;
+        let mut control = Control::connect(&socket, &mut daemon, deadline)
+            .with_context(|| self.output("home"))?;
         control.send("SETEVENTS STATUS_CLIENT")?;
         control.send("GETINFO status/bootstrap-phase")?;
-        control.wait_for(&["BOOTSTRAP PROGRESS=100"], 1, deadline).context("the tor client did not bootstrap")?;
+        control
+            .wait_for(&["BOOTSTRAP PROGRESS=100"], 1, deadline)
+            .context("the tor client did not bootstrap")?;
         Ok(daemon)
     }
 
@@ -163,9 +222,21 @@ impl TorNetwork {
             .collect()
     }
 
+    /// What a daemon said last.
+    fn output(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.scratch.join(name).join("output")).unwrap_or_default();
+        let start = text.len().saturating_sub(1000);
+        format!("tor in {name}: …{}", text.get(start..).unwrap_or(&text))
+    }
+
     pub fn pids(&self) -> Vec<u32> {
         let onion = self.onion.iter().map(|(daemon, _)| daemon);
-        [&self.authority].into_iter().chain(&self.relays).chain(onion).map(Daemon::pid).collect()
+        [&self.authority]
+            .into_iter()
+            .chain(&self.relays)
+            .chain(onion)
+            .map(Daemon::pid)
+            .collect()
     }
 }
 
@@ -174,7 +245,14 @@ fn authority_keys(scratch: &Scratch) -> Result<(String, String)> {
     let dir = scratch.private_dir("authority")?;
     let keys = scratch.private_dir("authority/keys")?;
     let mut gencert = Command::new("tor-gencert")
-        .args(["--create-identity-key", "-m", "12", "--passphrase-fd", "0", "-a"])
+        .args([
+            "--create-identity-key",
+            "-m",
+            "12",
+            "--passphrase-fd",
+            "0",
+            "-a",
+        ])
         .arg(format!("{AUTHORITY}:{DIR_PORT}"))
         .current_dir(&keys)
         .stdin(Stdio::piped())
@@ -194,124 +272,69 @@ fn authority_keys(scratch: &Scratch) -> Result<(String, String)> {
     );
     let torrc = scratch.write("authority/fingerprint.torrc", &torrc)?;
     let listed = Command::new("tor")
-        .args(["--defaults-torrc", "/dev/null", "--quiet", "--list-fingerprint", "-f"])
+        .args([
+            "--defaults-torrc",
+            "/dev/null",
+            "--quiet",
+            "--list-fingerprint",
+            "-f",
+        ])
         .arg(torrc)
         .output()
         .context("cannot run tor")?;
     let gencert = gencert.wait_with_output()?;
-    ensure!(gencert.status.success(), "tor-gencert: {}", String::from_utf8_lossy(&gencert.stderr));
+    ensure!(
+        gencert.status.success(),
+        "tor-gencert: {}",
+        String::from_utf8_lossy(&gencert.stderr)
+    );
     let listed = String::from_utf8_lossy(&listed.stdout);
     let Some((_, fingerprint)) = listed.lines().last().and_then(|line| line.split_once(' ')) else {
         bail!("tor --list-fingerprint printed {listed:?}");
     };
     let certificate = fs::read_to_string(keys.join("authority_certificate"))?;
-    let v3ident = certificate.lines().find_map(|line| line.strip_prefix("fingerprint "));
+    let v3ident = certificate
+        .lines()
+        .find_map(|line| line.strip_prefix("fingerprint "));
     let v3ident = v3ident.context("the authority's certificate has no fingerprint")?;
     Ok((v3ident.to_owned(), fingerprint.replace(' ', "")))
-}
-
-/// The authority's configuration, with its next consensus due at `valid_after`.
-fn authority_torrc(valid_after: u64) -> Result<String> {
-    let mut text = relay_lines("authority", AUTHORITY);
-    let exits: Vec<&str> = RELAYS.iter().map(|(name, _)| *name).filter(|name| name.starts_with("exit")).collect();
-    write!(
-        text,
-        "DirPort {AUTHORITY}:{DIR_PORT}
-ContactInfo lab
-ExitPolicy reject *:*
-AuthoritativeDirectory 1
-V3AuthoritativeDirectory 1
-TestingV3AuthInitialVotingInterval {VOTING_INTERVAL}
-TestingV3AuthInitialVoteDelay {VOTE_SECONDS}
-TestingV3AuthInitialDistDelay {DIST_SECONDS}
-TestingV3AuthVotingStartOffset {offset}
-V3AuthVotingInterval {VOTING_INTERVAL}
-V3AuthVoteDelay {VOTE_SECONDS}
-V3AuthDistDelay {DIST_SECONDS}
-ConsensusParams hsdir_interval={HSDIR_INTERVAL_MINUTES}
-TestingDirAuthVoteGuard *
-TestingDirAuthVoteHSDir *
-TestingDirAuthVoteExit {exits}
-TestingMinExitFlagThreshold 0
-AuthDirVoteStableGuaranteeMinUptime 0
-AuthDirVoteStableGuaranteeMTBF 0
-MinUptimeHidServDirectoryV2 0
-",
-        offset = valid_after % VOTING_INTERVAL,
-        exits = exits.join(","),
-    )?;
-    Ok(text)
-}
-
-fn relay_torrc(scratch: &Scratch, name: &str, address: Ipv4Addr) -> Result<String> {
-    let mut text = relay_lines(name, address);
-    if name.starts_with("exit") {
-        write!(
-            text,
-            "ExitRelay 1
-ExitPolicy accept *:*
-ServerDNSResolvConfFile {}
-ServerDNSDetectHijacking 0
-ServerDNSAllowBrokenConfig 1
-ServerDNSTestAddresses
-ServerDNSSearchDomains 0
-",
-            scratch.path().join("resolv.conf").display()
-        )?;
-    } else {
-        text.push_str("ExitRelay 0\nExitPolicy reject *:*\n");
-    }
-    Ok(text)
-}
-
-fn relay_lines(name: &str, address: Ipv4Addr) -> String {
-    format!("Nickname {name}\nAddress {address}\nORPort {address}:{OR_PORT}\nSocksPort 0\n")
-}
-
-/// What all have in common. A testing network allows private addresses and shared subnets; the real one does not, and
-/// neither does this.
-fn torrc(scratch: &std::path::Path, dir_authority: &str, name: &str, own: &str) -> Result<String> {
-    let dir = scratch.join(name);
-    fs::create_dir_all(&dir)?;
-    Ok(format!(
-        "TestingTorNetwork 1
-{dir_authority}DataDirectory {dir}
-Log notice file {dir}/log
-AssumeReachable 1
-PathsNeededToBuildCircuits 0.25
-ExitPolicyRejectPrivate 1
-ExtendAllowPrivateAddresses 0
-ClientRejectInternalAddresses 1
-ClientDNSRejectInternalAddresses 1
-EnforceDistinctSubnets 1
-ShutdownWaitLength 0
-AvoidDiskWrites 1
-NumCPUs 1
-{own}",
-        dir = dir.display()
-    ))
 }
 
 fn launch(
     net: &Internet,
     keeper: &Keeper,
-    scratch: &std::path::Path,
+    scratch: &Path,
     dir_authority: &str,
     name: &str,
     own: &str,
 ) -> Result<Daemon> {
-    let text = torrc(scratch, dir_authority, name, own)?;
+    // Closed to others, or tor makes no control socket in it.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(scratch.join(name))?;
+    let text = torrc::complete(scratch, dir_authority, name, own);
     let path = scratch.join(name).join("torrc");
     fs::write(&path, text)?;
     let output = fs::File::create(scratch.join(name).join("output"))?;
     let mut command = net.host(name).command("tor");
-    command.args(["--defaults-torrc", "/dev/null", "-f"]).arg(path);
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    command
+        .args(["--defaults-torrc", "/dev/null", "-f"])
+        .arg(path);
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output);
     keeper.spawn(command)
 }
 
 /// Asks the authority for `path` until the answer is `good`.
-fn poll(net: &Internet, path: &str, deadline: Instant, good: impl Fn(&str) -> bool + Sync) -> Result<()> {
+fn poll(
+    net: &Internet,
+    path: &str,
+    deadline: Instant,
+    good: impl Fn(&str) -> bool + Sync,
+) -> Result<()> {
     net.host("authority").enter(|| {
         while Instant::now() < deadline {
             if ask(path).is_ok_and(|text| good(&text)) {
@@ -319,7 +342,10 @@ fn poll(net: &Internet, path: &str, deadline: Instant, good: impl Fn(&str) -> bo
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("the authority's answer to {path} was not as awaited: {:?}", ask(path))
+        bail!(
+            "the authority's answer to {path} was not as awaited: {:?}",
+            ask(path)
+        )
     })
 }
 
@@ -337,5 +363,7 @@ fn lines_with(text: &str, start: &str) -> usize {
 }
 
 fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
 }

@@ -48,9 +48,13 @@ impl Web {
                 }
                 let listener = ns
                     .enter(|| TcpListener::bind((*address, port)))
-                    .with_context(|| format!("cannot listen on {address}:{port} in {}", ns.name()))?;
+                    .with_context(|| {
+                        format!("cannot listen on {address}:{port} in {}", ns.name())
+                    })?;
                 let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
-                acceptors.push(std::thread::spawn(move || accept(&shared, &listener, tls.as_ref(), &stopped)));
+                acceptors.push(std::thread::spawn(move || {
+                    accept(&shared, &listener, tls.as_ref(), &stopped)
+                }));
             }
         }
         Ok(Self {
@@ -82,7 +86,11 @@ impl Web {
     }
 
     /// The first request that `wanted` accepts; waits for it.
-    pub fn wait_for(&self, timeout: Duration, wanted: impl Fn(&Request) -> bool) -> Option<Request> {
+    pub fn wait_for(
+        &self,
+        timeout: Duration,
+        wanted: impl Fn(&Request) -> bool,
+    ) -> Option<Request> {
         let hits = lock(&self.shared.hits);
         let (hits, _) = self
             .shared
@@ -106,10 +114,19 @@ impl Drop for Web {
     }
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&Arc<ServerConfig>>, stopped: &Stopped) {
+fn accept(
+    shared: &Arc<Shared>,
+    listener: &TcpListener,
+    tls: Option<&Arc<ServerConfig>>,
+    stopped: &Stopped,
+) {
     while stopped.readable(listener.as_fd()) {
-        let Ok((connection, peer)) = listener.accept() else { continue };
-        let Ok(handle) = connection.try_clone() else { continue };
+        let Ok((connection, peer)) = listener.accept() else {
+            continue;
+        };
+        let Ok(handle) = connection.try_clone() else {
+            continue;
+        };
         lock(&shared.connections).push(handle);
         let (shared, tls) = (Arc::clone(shared), tls.cloned());
         std::thread::spawn(move || {
@@ -124,13 +141,19 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&Arc<ServerC
             if let Ok(key) = key {
                 let _ = key.shutdown(Shutdown::Both);
             }
-            lock(&shared.connections).retain(|open| open.peer_addr().is_ok_and(|other| other != peer));
+            lock(&shared.connections)
+                .retain(|open| open.peer_addr().is_ok_and(|other| other != peer));
         });
     }
 }
 
 impl Shared {
-    fn serve(&self, stream: impl Read + Write, scheme: &'static str, peer: SocketAddr) -> io::Result<()> {
+    fn serve(
+        &self,
+        stream: impl Read + Write,
+        scheme: &'static str,
+        peer: SocketAddr,
+    ) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         while let Some(request) = Request::read(&mut stream, scheme, peer)? {
             let handler = self.find(&request);
@@ -145,6 +168,12 @@ impl Shared {
                 Some(handler) => handler(&request, &mut reply)?,
                 None => standard_page(&request, &mut reply)?,
             }
+            if request
+                .header("connection")
+                .is_some_and(|value| value.eq_ignore_ascii_case("close"))
+            {
+                break;
+            }
         }
         Ok(())
     }
@@ -152,17 +181,26 @@ impl Shared {
     fn find(&self, request: &Request) -> Option<Handler> {
         let routes = lock(&self.routes);
         let fits = |(host, path): &&(String, String)| {
-            let path_fits = path.strip_suffix('*').map_or(*path == request.path, |start| request.path.starts_with(start));
+            let path_fits = path
+                .strip_suffix('*')
+                .map_or(*path == request.path, |start| {
+                    request.path.starts_with(start)
+                });
             (host == "*" || *host == request.host) && path_fits
         };
         // The most exact one: a host before "*", then the longest path.
-        let best = routes.keys().filter(fits).max_by_key(|(host, path)| (host != "*", path.len()))?;
+        let best = routes
+            .keys()
+            .filter(fits)
+            .max_by_key(|(host, path)| (host != "*", path.len()))?;
         routes.get(best).cloned()
     }
 }
 
 fn standard_page(request: &Request, reply: &mut Reply<'_>) -> io::Result<()> {
-    let (word, argument) = request.path[1..].split_once('/').unwrap_or((&request.path[1..], ""));
+    let (word, argument) = request.path[1..]
+        .split_once('/')
+        .unwrap_or((&request.path[1..], ""));
     let number = argument.parse::<u64>().unwrap_or(0);
     match word {
         "" => reply.html(&format!(

@@ -53,6 +53,8 @@ pub enum TorError {
     Owner { path: PathBuf, owner: u32, uid: u32 },
     #[error("Tor directory {} is open to others (mode {mode:04o})", path.display())]
     Mode { path: PathBuf, mode: u32 },
+    #[error("Tor directory {} is not safe: {problem}", path.display())]
+    Unsafe { path: PathBuf, problem: String },
     #[error("Tor directory {} is not UTF-8", .0.display())]
     NotText(PathBuf),
     #[error("Tor network file {}: {problem}", path.display())]
@@ -70,11 +72,19 @@ pub enum TorError {
 }
 
 impl TorError {
+    /// Whether the operator's settings are at fault, as opposed to the network.
+    pub fn is_setting(&self) -> bool {
+        !matches!(self, TorError::Start(_) | TorError::NotReady { .. })
+    }
+
     /// What would change it.
     pub fn hint(&self) -> Option<String> {
         match self {
             TorError::Mode { path, .. } => Some(format!("chmod 700 {}", path.display())),
-            TorError::Directory { .. } | TorError::Owner { .. } | TorError::NotText(_) => {
+            TorError::Directory { .. }
+            | TorError::Owner { .. }
+            | TorError::Unsafe { .. }
+            | TorError::NotText(_) => {
                 Some("--tor-state names another directory".into())
             }
             TorError::Country(_) => Some("write for example --exit-country DE".into()),
@@ -218,7 +228,11 @@ impl Tor {
     async fn dial(&self, target: &Target, key: &IsolationKey) -> Result<DataStream, EgressError> {
         // 1. Nothing goes out before Tor is ready for traffic.
         let client = self.client(PATIENCE).await.map_err(|status| {
-            EgressError::new(Kind::NotReady, target, format!("Tor is not ready: {status}"))
+            EgressError::new(
+                Kind::NotReady,
+                target,
+                format!("Tor is not ready: {status}"),
+            )
         })?;
         // 2. On circuits of this session only.
         let mut prefs = StreamPrefs::new();
@@ -244,7 +258,12 @@ impl Tor {
             Err(error) => {
                 self.note(&client, error.kind());
                 let message = error.report().to_string();
-                Err(EgressError::caused(kind(error.kind()), target, message, error))
+                Err(EgressError::caused(
+                    kind(error.kind()),
+                    target,
+                    message,
+                    error,
+                ))
             }
         }
     }

@@ -53,9 +53,7 @@ impl Direct {
             }
         }
         Err(match last {
-            Some(error) => {
-                EgressError::caused(io_kind(&error), target, error.to_string(), error)
-            }
+            Some(error) => EgressError::caused(io_kind(&error), target, error.to_string(), error),
             None => EgressError::new(Kind::Dns, target, "the name has no address"),
         })
     }

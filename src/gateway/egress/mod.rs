@@ -63,7 +63,9 @@ impl EgressErrorKind {
     pub fn hint(self) -> Option<&'static str> {
         match self {
             Self::NotReady => Some("`onioncell doctor` shows whether the way out can be reached"),
-            Self::OnionNotFound => Some("the onion address has no descriptor: mistyped, or never published"),
+            Self::OnionNotFound => {
+                Some("the onion address has no descriptor: mistyped, or never published")
+            }
             Self::OnionDown => Some("the onion service is known, but does not answer now"),
             Self::OnionAddress => Some("a v3 onion address has 56 characters before .onion"),
             Self::ExitPolicy => Some("no exit relay carries this port; 80 and 443 always work"),

@@ -60,7 +60,9 @@ impl Socks {
             source,
         };
         let mut found = lookup_host((host, port)).await.map_err(fail)?;
-        let proxy = found.next().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
+        let proxy = found
+            .next()
+            .ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
         Ok(Self { proxy })
     }
 
@@ -159,7 +161,10 @@ mod tests {
             "",
         ] {
             let error = Socks::parse(text).await.unwrap_err();
-            assert!(matches!(error, UpstreamError::Malformed(_)), "{text}: {error}");
+            assert!(
+                matches!(error, UpstreamError::Malformed(_)),
+                "{text}: {error}"
+            );
         }
     }
 

@@ -24,7 +24,10 @@ impl UnixGateway {
 
     async fn dial(&self, target: &Target, key: &IsolationKey) -> Result<Stream, EgressError> {
         let socket = UnixStream::connect(&self.path).await.map_err(|error| {
-            let message = format!("cannot reach the gateway at {}: {error}", self.path.display());
+            let message = format!(
+                "cannot reach the gateway at {}: {error}",
+                self.path.display()
+            );
             EgressError::caused(Kind::NotReady, target, message, error)
         })?;
         socks::negotiate(socket, target, key, "gateway").await

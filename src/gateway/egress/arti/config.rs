@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use arti_client::config::TorClientConfig;
-use tor_config::load::ConfigResolveError;
+use arti_client::config::{TorClientConfig, TorClientConfigBuilder};
+use tor_config::load::{ConfigResolveOptions, resolve_return_results};
 use tor_config::sources::{ConfigurationSource, ConfigurationSources, MustRead};
 use tor_error::ErrorReport as _;
 use tor_geoip::CountryCode;
@@ -80,26 +80,33 @@ impl TorConfig {
             Some(path) => read_network(path)?,
             None => toml::Table::new(),
         };
-        // 2. Ours on top. The permission checks are set rather than left to their default, because
-        //    Arti lets the environment change only a default.
+        // 2. Ours on top.
         table.insert("storage".into(), self.storage()?.into());
         if !self.bridges.is_empty() {
             self.add_bridges(&mut table)?;
         }
-        // 3. Arti reads the whole.
-        let mut sources = ConfigurationSources::new_empty();
+        // 3. Arti reads the whole, and says what it does not know.
         let text = toml::to_string(&table).map_err(|error| self.bad(&error.to_string()))?;
-        sources.push_source(ConfigurationSource::from_verbatim(text), MustRead::MustRead);
+        let mut sources = ConfigurationSources::new_empty();
+        let source = ConfigurationSource::from_verbatim(text.clone());
+        sources.push_source(source, MustRead::MustRead);
         let tree = sources
             .load()
             .map_err(|error| self.bad(&error.report().to_string()))?;
-        let options = tor_config::load::ConfigResolveOptions::default();
-        let found = tor_config::load::resolve_return_results::<TorClientConfig>(&tree, &options)
-            .map_err(|error| self.bad(&explain(&error)))?;
-        match found.unrecognized.first() {
-            Some(key) => Err(self.bad(&format!("unknown key {key}"))),
-            None => Ok(found.value),
+        let found =
+            resolve_return_results::<TorClientConfig>(&tree, &ConfigResolveOptions::default())
+                .map_err(|error| self.bad(&error.report().to_string()))?;
+        if let Some(key) = found.unrecognized.first() {
+            return Err(self.bad(&format!("unknown key {key}")));
         }
+        // 4. Only a builder can be told that no variable of the environment switches the checks of
+        //    permissions off.
+        let mut builder: TorClientConfigBuilder =
+            toml::from_str(&text).map_err(|error| self.bad(&error.to_string()))?;
+        builder.storage().permissions().ignore_environment();
+        builder
+            .build()
+            .map_err(|error| self.bad(&error.report().to_string()))
     }
 
     fn storage(&self) -> Result<toml::Table, TorError> {
@@ -108,15 +115,17 @@ impl TorConfig {
                 path: path.to_owned(),
                 source,
             })?;
-            let text = path.to_str().ok_or_else(|| TorError::NotText(path.clone()))?;
-            Ok(toml::Table::from_iter([("literal".to_owned(), text.into())]))
+            let text = path
+                .to_str()
+                .ok_or_else(|| TorError::NotText(path.clone()))?;
+            Ok(toml::Table::from_iter([(
+                "literal".to_owned(),
+                text.into(),
+            )]))
         };
-        let mut permissions = toml::Table::new();
-        permissions.insert("dangerously_trust_everyone".into(), false.into());
         let mut storage = toml::Table::new();
         storage.insert("state_dir".into(), literal(&self.state_dir)?.into());
         storage.insert("cache_dir".into(), literal(&self.cache_dir)?.into());
-        storage.insert("permissions".into(), permissions.into());
         Ok(storage)
     }
 
@@ -180,6 +189,19 @@ impl TorConfig {
                     mode: about.mode() & 0o7777,
                 });
             }
+            // The directories above: whoever writes there can put another in its place.
+            fs_mistrust::Mistrust::builder()
+                .ignore_environment()
+                .build()
+                .map_err(|error| error.to_string())
+                .and_then(|mistrust| {
+                    let checked = mistrust.verifier().check(path);
+                    checked.map_err(|error| error.report().to_string())
+                })
+                .map_err(|problem| TorError::Unsafe {
+                    path: path.clone(),
+                    problem,
+                })?;
         }
         Ok(())
     }
@@ -233,7 +255,9 @@ fn transports(
         let candidates = TRANSPORTS
             .iter()
             .filter(|(_, speaks)| speaks.contains(&name.as_str()))
-            .flat_map(|(program, _)| TRANSPORT_FOLDERS.map(|folder| Path::new(folder).join(program)));
+            .flat_map(|(program, _)| {
+                TRANSPORT_FOLDERS.map(|folder| Path::new(folder).join(program))
+            });
         match candidates.into_iter().find(|path| installed(path)) {
             Some(path) => match found.iter_mut().find(|(program, _)| *program == path) {
                 Some((_, names)) => names.push(name),
@@ -263,11 +287,6 @@ fn transport(line: &str) -> Option<String> {
         .then(|| first.to_owned())
 }
 
-/// Arti keeps the key and the problem in the causes of its error.
-fn explain(error: &ConfigResolveError) -> String {
-    error.report().to_string()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
@@ -285,7 +304,9 @@ mod tests {
 
     #[test]
     fn a_network_file_is_laid_over_ours() {
-        let plain = TorConfig::beneath(Path::new("/nonexistent")).client().unwrap();
+        let plain = TorConfig::beneath(Path::new("/nonexistent"))
+            .client()
+            .unwrap();
         let private = with_network(
             r#"
             [path_rules]
@@ -312,11 +333,20 @@ mod tests {
             ("not toml at all", "network.toml"),
             ("[storage]\nstate_dir = '/x'", "unknown key storage"),
             ("[tor_network]\nauthoritys = []", "tor_network.authoritys"),
-            ("[path_rules]\nipv4_subnet_family_prefix = 'x'", "ipv4_subnet_family_prefix"),
-            ("[address_filter]\nallow_local_addr = true", "allow_local_addr"),
+            (
+                "[path_rules]\nipv4_subnet_family_prefix = 'x'",
+                "ipv4_subnet_family_prefix",
+            ),
+            (
+                "[address_filter]\nallow_local_addr = true",
+                "allow_local_addr",
+            ),
         ] {
             let error = with_network(text).unwrap_err().to_string();
-            assert!(error.contains(part) && error.contains("network.toml"), "{text}: {error}");
+            assert!(
+                error.contains(part) && error.contains("network.toml"),
+                "{text}: {error}"
+            );
         }
         let mut config = TorConfig::beneath(Path::new("/nonexistent"));
         config.network = Some("/nonexistent/network.toml".into());
@@ -337,13 +367,21 @@ mod tests {
 
     #[test]
     fn a_bridge_that_needs_a_transport_finds_its_program_or_says_so() {
-        let lines = ["obfs4 192.0.2.83:80 8EA9D2EF5A3C5C0C0F1D5B4A1E1C4B0A4A1B2C3D cert=x".to_owned()];
+        let lines =
+            ["obfs4 192.0.2.83:80 8EA9D2EF5A3C5C0C0F1D5B4A1E1C4B0A4A1B2C3D cert=x".to_owned()];
         let found = transports(&lines, |path| path == Path::new("/usr/bin/obfs4proxy")).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0]["path"]["literal"].as_str(), Some("/usr/bin/obfs4proxy"));
+        assert_eq!(
+            found[0]["path"]["literal"].as_str(),
+            Some("/usr/bin/obfs4proxy")
+        );
         let error = transports(&lines, |_| false).unwrap_err().to_string();
         assert!(error.contains("obfs4"), "{error}");
-        assert!(transports(&["192.0.2.1:9001".to_owned()], |_| false).unwrap().is_empty());
+        assert!(
+            transports(&["192.0.2.1:9001".to_owned()], |_| false)
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
@@ -355,7 +393,10 @@ mod tests {
         }
         for text in ["", "d", "deu", "d3", "??", "é"] {
             config.exit_country = Some(text.into());
-            assert!(matches!(config.country(), Err(TorError::Country(_))), "{text}");
+            assert!(
+                matches!(config.country(), Err(TorError::Country(_))),
+                "{text}"
+            );
         }
     }
 
@@ -364,7 +405,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = TorConfig::beneath(&folder.path().join("new"));
         config.make_directories().unwrap();
-        assert_eq!(fs::metadata(&config.state_dir).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(&config.state_dir).unwrap().mode() & 0o777,
+            0o700
+        );
         fs::set_permissions(&config.state_dir, fs::Permissions::from_mode(0o777)).unwrap();
         let error = config.make_directories().unwrap_err();
         assert!(error.to_string().contains("0777"), "{error}");
@@ -377,7 +421,32 @@ mod tests {
 
     #[test]
     fn the_environment_cannot_switch_the_permission_checks_off() {
-        let config = TorConfig::beneath(Path::new("/nonexistent"));
-        assert!(!config.client().unwrap().fs_mistrust().is_disabled());
+        const VARIABLE: &str = "ARTI_FS_DISABLE_PERMISSION_CHECKS";
+        if std::env::var_os(VARIABLE).is_none() {
+            // The same test once more, in a process with that environment.
+            let name = "gateway::egress::arti::config::tests::\
+                        the_environment_cannot_switch_the_permission_checks_off";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = child
+                .args(["--exact", name])
+                .env(VARIABLE, "1")
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && text.contains("1 passed"),
+                "{text}"
+            );
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        let ours = TorConfig::beneath(folder.path()).client().unwrap();
+        assert!(ours.fs_mistrust().check_directory(&open).is_err());
+        // Control: Arti's default listens to the environment.
+        let default = TorClientConfig::default();
+        assert!(default.fs_mistrust().check_directory(&open).is_ok());
     }
 }

@@ -85,6 +85,7 @@ impl Supervisor {
         };
         tokio::pin!(bootstrap);
         let (mut last, mut moved) = (TorStatus::default(), Instant::now());
+        self.say(last.clone(), began, ever);
         loop {
             let status = TorStatus::of(&client.bootstrap_status());
             if status.ready {

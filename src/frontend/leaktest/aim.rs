@@ -9,14 +9,15 @@ use super::vectors;
 /// The test's own site. RFC 2606 reserves the name: it is nobody's.
 pub const DOMAIN: &str = "leaktest.example";
 
-/// The addresses of the test's host. AS112's sinks (RFC 7534) are public, and meant for strays.
-pub(super) const HOST_V4: Ipv4Addr = Ipv4Addr::new(192, 175, 48, 2);
+/// The addresses of the test's host: public ones, so that policy has nothing against their like.
+/// They were example.com's; from this host they lead nowhere.
+pub(super) const HOST_V4: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 2);
 pub(super) const HOST_LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
-pub(super) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 2);
+pub(super) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, 0, 0, 2);
 /// The resolver that the test's host is told to use.
-pub(super) const RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 175, 48, 3);
+pub(super) const RESOLVER: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 3);
 /// Where the capture's own marker goes.
-pub(super) const MARKER: Ipv4Addr = Ipv4Addr::new(192, 175, 48, 4);
+pub(super) const MARKER: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 4);
 
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Vector n is the n-th address after this one in each network, …
@@ -24,7 +25,7 @@ const FIRST: u8 = 20;
 /// … and the n-th port of this machine.
 const FIRST_PORT: u16 = 20_000;
 
-const V4: [u8; 3] = [192, 175, 48];
+const V4: [u8; 3] = [93, 184, 215];
 const LAN: [u8; 3] = [192, 168, 77];
 const TEN: [u8; 3] = [10, 77, 0];
 const B16: [u8; 3] = [172, 16, 77];
@@ -32,7 +33,7 @@ const CGN: [u8; 3] = [100, 64, 77];
 const LINK_LOCAL: [u8; 3] = [169, 254, 77];
 const NETWORKS: [[u8; 3]; 6] = [V4, LAN, TEN, B16, CGN, LINK_LOCAL];
 
-const V6: [u16; 7] = [0x2620, 0x4f, 0x8000, 0, 0, 0, 0x77];
+const V6: [u16; 7] = [0x2606, 0x2800, 0x21f, 0, 0, 0, 0x77];
 const ULA: [u16; 7] = [0xfd77, 0, 0, 0, 0, 0, 0x77];
 const LINK_LOCAL_V6: [u16; 7] = [0xfe80, 0, 0, 0, 0, 0, 0x77];
 const NETWORKS_V6: [[u16; 7]; 3] = [V6, ULA, LINK_LOCAL_V6];
@@ -122,14 +123,14 @@ pub(super) fn owner_of_request(host: &str, port: u16, domain: &str) -> Option<u8
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
         Ok(address) => owner_of_address(address).or_else(|| owner_of_port(port)),
-        Err(_) => owner_of_label(host, domain)
+        Err(_) => owner_of_label(host)
             .or_else(|| owner_of_port(port))
             .or_else(|| owner_of_name(host, domain)),
     }
 }
 
 /// A vector's label anywhere in the name: search lists append, DNS-SD prepends.
-fn owner_of_label(name: &str, _domain: &str) -> Option<u8> {
+fn owner_of_label(name: &str) -> Option<u8> {
     name.split('.').find_map(|label| {
         let digits = label.strip_prefix('v')?;
         let number = (digits.len() >= 2).then(|| digits.parse().ok())??;
@@ -156,7 +157,7 @@ fn owner_of_name(name: &str, domain: &str) -> Option<u8> {
             "background-services"
         }
     };
-    owner_of_label(name, domain).or_else(|| vectors::number(watched()))
+    owner_of_label(name).or_else(|| vectors::number(watched()))
 }
 
 fn owner_of_address(address: IpAddr) -> Option<u8> {
@@ -282,11 +283,11 @@ mod tests {
             assert_eq!(named(&lookup), Some(owner), "{name}");
         }
         assert_eq!(
-            named(&packet(Transport::Udp, "192.175.48.22", 3478)),
+            named(&packet(Transport::Udp, "93.184.215.22", 3478)),
             Some("stun-udp-ipv4")
         );
         assert_eq!(
-            named(&packet(Transport::Udp, "2620:4f:8000::77:3", 3478)),
+            named(&packet(Transport::Udp, "2606:2800:21f::77:3", 3478)),
             Some("stun-udp-ipv6")
         );
         assert_eq!(

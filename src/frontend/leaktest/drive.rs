@@ -24,7 +24,7 @@ use crate::browser::cdp::{CdpError, Connection, Session};
 /// The page has two bounds of its own, together below this.
 const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
-const NAVIGATION_LIMIT: Duration = Duration::from_secs(2);
+const NAVIGATION_LIMIT: Duration = Duration::from_secs(4);
 /// Many tabs at once take their time to open.
 const TAB_LIMIT: Duration = Duration::from_secs(20);
 /// So few that they do not wait for each other longer than that.
@@ -83,9 +83,7 @@ async fn run_page(
         url: page.url(domain),
         reason,
     };
-    let tab = open_tab(connection, None)
-        .await
-        .map_err(DriveError::Tab)?;
+    let tab = open_tab(connection, None).await.map_err(DriveError::Tab)?;
     let run = async {
         let said = |error: CdpError| failed(error.to_string());
         tab.call(page::EnableParams::default())

@@ -180,7 +180,9 @@ fn on_own_host(job: &Job) -> Result<Report, NoResult> {
         .tempdir()
         .map_err(NoResult::failed)?;
     host::enter().map_err(|error| NoResult::no_host(&error, error.hint()))?;
-    let mut notes: Vec<String> = host::replace_resolver(directory.path()).into_iter().collect();
+    let mut notes: Vec<String> = host::replace_resolver(directory.path())
+        .into_iter()
+        .collect();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -41,7 +41,9 @@ pub(super) async fn run(
         gaps,
         ..
     } = launch.run().await?;
-    listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| failed(&error))?;
     let listener = TcpListener::from_std(listener).map_err(|error| failed(&error))?;
     let gateway = web::serve(listener, domain).map_err(|error| failed(&error))?;
     let outcomes = drive::drive(&connection, domain, at_least).await;
@@ -59,4 +61,3 @@ pub(super) async fn run(
     };
     Ok((evidence, gaps))
 }
-

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_control_that_leaks_too_little_is_not_believed() {
-        let stun = packet("eth0", Transport::Udp, "192.175.48.22", 3478);
+        let stun = packet("eth0", Transport::Udp, "93.184.215.22", 3478);
         let mut evidence = Evidence::default();
         let blind = |evidence: &Evidence| blindness(&judge(evidence, DOMAIN));
         assert!(blind(&evidence).is_some());

@@ -109,7 +109,11 @@ impl Egress for SiteOnly {
         Box::pin(async move {
             if !self.0.answers(target) {
                 let kind = EgressErrorKind::Unreachable;
-                return Err(EgressError::new(kind, target, "the leak test carries nothing"));
+                return Err(EgressError::new(
+                    kind,
+                    target,
+                    "the leak test carries nothing",
+                ));
             }
             let (near, far) = tokio::io::duplex(PIPE);
             let (web, port) = (Arc::clone(&self.0), target.port);
@@ -127,7 +131,9 @@ struct Web {
 
 impl std::fmt::Debug for Web {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Web").field("domain", &self.domain).finish_non_exhaustive()
+        f.debug_struct("Web")
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
     }
 }
 

@@ -24,11 +24,11 @@ use crate::browser::cdp::{CdpError, Connection, Session};
 /// The page has two bounds of its own, together below this.
 const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
-const NAVIGATION_LIMIT: Duration = Duration::from_secs(4);
+const NAVIGATION_LIMIT: Duration = Duration::from_secs(3);
 /// Many tabs at once take their time to open.
 const TAB_LIMIT: Duration = Duration::from_secs(20);
 /// So few that they do not wait for each other longer than that.
-const TABS_AT_ONCE: usize = 10;
+const TABS_AT_ONCE: usize = 5;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {

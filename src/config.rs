@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::browser::managed::Certificate;
 use crate::cell::{Display, Requested};
 use crate::gateway::egress::arti::TorConfig;
 use crate::policy::{Overrides, Policy};
@@ -27,67 +28,191 @@ pub struct Flags {
     pub verbose: u8,
 
     /// The policy, a TOML file
-    #[arg(long, global = true, value_name = "FILE", env = "ONIONCELL_POLICY", help_heading = "What may be reached")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "ONIONCELL_POLICY",
+        help_heading = "What may be reached"
+    )]
     pub policy: Option<PathBuf>,
     /// A host, *.host or origin that may be reached (repeatable)
-    #[arg(long, global = true, value_name = "PATTERN", env = "ONIONCELL_ALLOW", value_delimiter = ',', help_heading = "What may be reached")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATTERN",
+        env = "ONIONCELL_ALLOW",
+        value_delimiter = ',',
+        help_heading = "What may be reached"
+    )]
     pub allow: Vec<String>,
     /// A host, *.host or origin that may not (repeatable; beats --allow)
-    #[arg(long, global = true, value_name = "PATTERN", env = "ONIONCELL_DENY", value_delimiter = ',', help_heading = "What may be reached")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATTERN",
+        env = "ONIONCELL_DENY",
+        value_delimiter = ',',
+        help_heading = "What may be reached"
+    )]
     pub deny: Vec<String>,
     /// Every public host may be reached unless denied
-    #[arg(long, global = true, env = "ONIONCELL_ALLOW_PUBLIC_WEB", help_heading = "What may be reached")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONIONCELL_ALLOW_PUBLIC_WEB",
+        help_heading = "What may be reached"
+    )]
     pub allow_public_web: bool,
     /// Write a line for every connection to this file
-    #[arg(long, global = true, value_name = "FILE", env = "ONIONCELL_LEDGER", help_heading = "What may be reached")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "ONIONCELL_LEDGER",
+        help_heading = "What may be reached"
+    )]
     pub ledger: Option<PathBuf>,
 
     /// tor (embedded), socks5://HOST:PORT (a Tor daemon elsewhere), or direct
-    #[arg(long, global = true, default_value = "tor", env = "ONIONCELL_EGRESS", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        default_value = "tor",
+        env = "ONIONCELL_EGRESS",
+        help_heading = "The way out"
+    )]
     pub egress: String,
     /// Allow --egress direct: no Tor, your own address, for work on your own pages
-    #[arg(long, global = true, env = "ONIONCELL_DANGEROUSLY_DIRECT", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONIONCELL_DANGEROUSLY_DIRECT",
+        help_heading = "The way out"
+    )]
     pub dangerously_direct: bool,
     /// Use a gateway that runs elsewhere
-    #[arg(long, global = true, value_name = "unix:PATH", env = "ONIONCELL_GATEWAY", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "unix:PATH",
+        env = "ONIONCELL_GATEWAY",
+        help_heading = "The way out"
+    )]
     pub gateway: Option<String>,
     /// A bridge line, where Tor is blocked (repeatable)
-    #[arg(long, global = true, value_name = "LINE", env = "ONIONCELL_BRIDGE", value_delimiter = '\n', help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LINE",
+        env = "ONIONCELL_BRIDGE",
+        value_delimiter = '\n',
+        help_heading = "The way out"
+    )]
     pub bridge: Vec<String>,
     /// Only exits in this country, by its two letters
-    #[arg(long, global = true, value_name = "CC", env = "ONIONCELL_EXIT_COUNTRY", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "CC",
+        env = "ONIONCELL_EXIT_COUNTRY",
+        help_heading = "The way out"
+    )]
     pub exit_country: Option<String>,
     /// A private Tor network, as an Arti configuration in TOML
-    #[arg(long, global = true, value_name = "FILE", env = "ONIONCELL_TOR_NETWORK", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "ONIONCELL_TOR_NETWORK",
+        help_heading = "The way out"
+    )]
     pub tor_network: Option<PathBuf>,
     /// Where Tor keeps its guards and directory [default: ~/.local/state/onioncell/tor]
-    #[arg(long, global = true, value_name = "DIR", env = "ONIONCELL_TOR_STATE", help_heading = "The way out")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "ONIONCELL_TOR_STATE",
+        help_heading = "The way out"
+    )]
     pub tor_state: Option<PathBuf>,
     /// Give up on Tor's bootstrap after this many seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 90, env = "ONIONCELL_TOR_TIMEOUT", help_heading = "The way out", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub tor_timeout: u64,
 
     /// How Chromium is cut off from the network
-    #[arg(long, global = true, value_enum, default_value_t, env = "ONIONCELL_ISOLATION", help_heading = "The cell")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        env = "ONIONCELL_ISOLATION",
+        help_heading = "The cell"
+    )]
     pub isolation: IsolationFlag,
     /// Run Chromium without its own sandbox, where user namespaces are blocked
-    #[arg(long, global = true, env = "ONIONCELL_DANGEROUSLY_NO_CHROMIUM_SANDBOX", help_heading = "The cell")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONIONCELL_DANGEROUSLY_NO_CHROMIUM_SANDBOX",
+        help_heading = "The cell"
+    )]
     pub dangerously_no_chromium_sandbox: bool,
+    /// A certificate authority to trust besides the public ones, as PEM (repeatable)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "ONIONCELL_TRUST_CA",
+        value_delimiter = ',',
+        help_heading = "The cell"
+    )]
+    pub trust_ca: Vec<PathBuf>,
     /// Another Chromium
-    #[arg(long, global = true, value_name = "PATH", env = "ONIONCELL_CHROMIUM", help_heading = "The cell")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "ONIONCELL_CHROMIUM",
+        help_heading = "The cell"
+    )]
     pub chromium: Option<PathBuf>,
     /// Show the window, where there is a display
-    #[arg(long, global = true, env = "ONIONCELL_HEADED", help_heading = "The cell")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONIONCELL_HEADED",
+        help_heading = "The cell"
+    )]
     pub headed: bool,
 
     /// Where files are read and written [default: /workspace, or the current directory]
-    #[arg(long, global = true, value_name = "DIR", env = "ONIONCELL_WORKSPACE", help_heading = "Files")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "ONIONCELL_WORKSPACE",
+        help_heading = "Files"
+    )]
     pub workspace: Option<PathBuf>,
     /// Where cookies and logins live [default: .browser_profile in the workspace]
-    #[arg(long, global = true, value_name = "DIR", env = "ONIONCELL_PROFILE", help_heading = "Files", conflicts_with = "ephemeral")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "ONIONCELL_PROFILE",
+        help_heading = "Files",
+        conflicts_with = "ephemeral"
+    )]
     pub profile: Option<PathBuf>,
     /// Keep nothing: the profile is gone at exit
-    #[arg(long, global = true, env = "ONIONCELL_EPHEMERAL", help_heading = "Files")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONIONCELL_EPHEMERAL",
+        help_heading = "Files"
+    )]
     pub ephemeral: bool,
 }
 
@@ -111,6 +236,7 @@ pub struct Config {
     pub chromium_sandbox: bool,
     pub chromium: Option<PathBuf>,
     pub display: Option<Display>,
+    pub trusted: Vec<Certificate>,
     pub workspace: PathBuf,
     pub profile: ProfileChoice,
     pub ledger: Option<PathBuf>,
@@ -167,6 +293,7 @@ impl Flags {
             },
             chromium_sandbox: !self.dangerously_no_chromium_sandbox,
             display: self.headed.then(display).transpose()?,
+            trusted: certificates(&self.trust_ca)?,
             chromium: self.chromium,
             workspace,
             profile,
@@ -182,7 +309,10 @@ impl Flags {
             allow_public_web: self.allow_public_web,
         };
         Policy::load(self.policy.as_deref(), &overrides).map_err(|error| {
-            usage(error.to_string(), "`onioncell policy check` tests a policy without starting anything")
+            usage(
+                error.to_string(),
+                "`onioncell policy check` tests a policy without starting anything",
+            )
         })
     }
 
@@ -198,7 +328,9 @@ impl Flags {
                 "name an existing directory with --workspace DIR",
             )
         };
-        let path = path.canonicalize().map_err(|error| bad(&error.to_string()))?;
+        let path = path
+            .canonicalize()
+            .map_err(|error| bad(&error.to_string()))?;
         if path.is_dir() {
             Ok(path)
         } else {
@@ -263,11 +395,28 @@ fn socks_upstream(text: &str) -> Result<EgressChoice, Failure> {
         return Err(bad("the port is not a number from 1 to 65535"));
     }
     let is_address = host.parse::<IpAddr>().is_ok();
-    let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let is_name = host
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     if host.is_empty() || !(is_address || is_name) {
         return Err(bad("the host is neither a name nor an address"));
     }
     Ok(EgressChoice::Socks(text.to_owned()))
+}
+
+fn certificates(files: &[PathBuf]) -> Result<Vec<Certificate>, Failure> {
+    let mut trusted = Vec::new();
+    for file in files {
+        let bad = |reason: &str| {
+            usage(
+                format!("--trust-ca {}: {reason}", file.display()),
+                "name a PEM file with -----BEGIN CERTIFICATE-----",
+            )
+        };
+        let text = std::fs::read_to_string(file).map_err(|error| bad(&error.to_string()))?;
+        trusted.extend(Certificate::parse_pem(&text).ok_or_else(|| bad("no certificate in it"))?);
+    }
+    Ok(trusted)
 }
 
 /// The X display of `--headed`: a local one, whose socket the cell can be given.
@@ -321,7 +470,10 @@ mod tests {
             "socks5h://tor:9150/",
             "socks5://[::1]:9050",
         ] {
-            assert!(matches!(socks_upstream(text), Ok(EgressChoice::Socks(_))), "{text}");
+            assert!(
+                matches!(socks_upstream(text), Ok(EgressChoice::Socks(_))),
+                "{text}"
+            );
         }
     }
 
@@ -338,7 +490,10 @@ mod tests {
             "",
         ] {
             let message = socks_upstream(text).unwrap_err().message;
-            assert!(message.starts_with(&format!("--egress {text}: ")), "{message}");
+            assert!(
+                message.starts_with(&format!("--egress {text}: ")),
+                "{message}"
+            );
         }
     }
 }

@@ -59,8 +59,7 @@ impl Instance {
         let can = cell::probe().map_err(isolation)?;
         let over_unix = matches!(config.egress, EgressChoice::Unix(_));
         let kind = cell::choose(config.isolation, &can, over_unix).map_err(isolation)?;
-        let sandbox =
-            cell::chromium_sandbox(&can, !config.chromium_sandbox).map_err(isolation)?;
+        let sandbox = cell::chromium_sandbox(&can, !config.chromium_sandbox).map_err(isolation)?;
         let workspace = Workspace::open(&config.workspace)
             .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
         let ledger = Arc::new(open_ledger(config.ledger.as_deref())?);
@@ -79,12 +78,11 @@ impl Instance {
             program: &program,
             profile: &profile,
             display: config.display,
+            trusted: &config.trusted,
         };
         // Tor and Chromium come up side by side; what Chromium asks meanwhile waits in the backlog.
-        let (egress, launched) = tokio::try_join!(
-            connect(config.egress, policy.clone(), report),
-            launch.run(),
-        )?;
+        let (egress, launched) =
+            tokio::try_join!(connect(config.egress, policy.clone(), report), launch.run(),)?;
         for gap in launched.gaps {
             tracing::warn!("{gap}");
         }
@@ -112,7 +110,12 @@ impl Instance {
             let _ = tokio::time::timeout(FAREWELL, self.connection.closed()).await;
         }
         let ended = tokio::task::spawn_blocking(move || {
-            let Self { supervisor, gateway, profile, .. } = self;
+            let Self {
+                supervisor,
+                gateway,
+                profile,
+                ..
+            } = self;
             supervisor.kill();
             drop((gateway, profile));
         });
@@ -172,13 +175,12 @@ fn serve(
     let failed = |error: &dyn std::error::Error| {
         Failure::new(Code::OpFailed, format!("cannot start the gateway: {error}"))
     };
-    let gateway = Gateway::new(policy, egress, ledger, Limits::default())
-        .map_err(|error| failed(&error))?;
+    let gateway =
+        Gateway::new(policy, egress, ledger, Limits::default()).map_err(|error| failed(&error))?;
     listener
         .set_nonblocking(true)
         .map_err(|error| failed(&error))?;
-    let listener =
-        tokio::net::TcpListener::from_std(listener).map_err(|error| failed(&error))?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| failed(&error))?;
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
         let stopped = async {
@@ -192,4 +194,3 @@ fn serve(
         _task: task,
     })
 }
-

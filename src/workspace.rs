@@ -233,7 +233,10 @@ mod tests {
     fn dots_nul_and_directories_are_refused() {
         let (_outer, workspace) = workspace();
         for path in ["", ".hidden", "a/.b/c", "a\0b", ".", "a/"] {
-            assert!(try_write(&workspace, path).unwrap_err().is_denial(), "{path:?}");
+            assert!(
+                try_write(&workspace, path).unwrap_err().is_denial(),
+                "{path:?}"
+            );
         }
     }
 
@@ -243,7 +246,10 @@ mod tests {
         symlink(outer.path(), workspace.path().join("up")).unwrap();
         symlink(outer.path().join("target"), workspace.path().join("leaf")).unwrap();
         for path in ["up/x", "up/new/x", "leaf"] {
-            assert!(try_write(&workspace, path).unwrap_err().is_denial(), "{path}");
+            assert!(
+                try_write(&workspace, path).unwrap_err().is_denial(),
+                "{path}"
+            );
         }
         assert!(!outer.path().join("x").exists() && !outer.path().join("target").exists());
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 
 use crate::lab::{self, Lab, Options, topology};
-use crate::onioncell::{User, assert_only_tor, shared_lab};
+use crate::user::{User, assert_only_tor, shared_lab};
 
 /// Where the lab's exits come from.
 fn is_exit(address: IpAddr) -> bool {
@@ -27,14 +27,20 @@ fn a_page_comes_through_an_exit_and_every_packet_goes_to_a_relay() {
     assert_eq!(reply["http_status"], 200);
     assert_eq!(reply["external"]["url"], site.url("/"));
     let hits = site.hits();
-    assert!(!hits.is_empty() && hits.iter().all(|hit| is_exit(hit.peer.ip())), "{hits:?}");
+    assert!(
+        !hits.is_empty() && hits.iter().all(|hit| is_exit(hit.peer.ip())),
+        "{hits:?}"
+    );
     assert!(!lab.capture().to_tor_since(mark).is_empty());
     assert_only_tor(lab, mark);
 
     // The ledger has the connection, and says which rule let it through.
     let ledger = user.ledger();
     let row = &ledger[0];
-    assert_eq!((&row["host"], &row["port"]), (&"first.site.example".into(), &80.into()));
+    assert_eq!(
+        (&row["host"], &row["port"]),
+        (&"first.site.example".into(), &80.into())
+    );
     assert_eq!(row["verdict"], "allow");
     assert!(row["bytes_down"].as_u64() > Some(0), "{row}");
 }
@@ -53,28 +59,60 @@ fn the_capture_would_have_seen_a_packet_outside_tor() {
     let mark = lab.capture().mark();
     lab.home().enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.send_to(b"control", (topology::WEB[1], 4444)).unwrap();
+        socket
+            .send_to(b"control", (topology::WEB[1], 4444))
+            .unwrap();
     });
     let seen = lab.capture().outside_tor_since(mark);
-    assert!(seen.iter().any(|packet| format!("{packet:?}").contains("4444")), "{seen:?}");
+    assert!(
+        seen.iter()
+            .any(|packet| format!("{packet:?}").contains("4444")),
+        "{seen:?}"
+    );
 }
 
 #[test]
 fn an_onion_site_is_read() {
     let Some(lab) = shared_lab() else { return };
     let user = User::new(lab);
-    lab.onion_web().page("*", "/text", "<title>Onion</title><p>only in the dark");
+    lab.onion_web()
+        .page("*", "/text", "<title>Onion</title><p>only in the dark");
     let onion = lab.onion();
     let url = format!("http://{onion}/text");
-    let reply = user.run(&["--allow", onion, "extract_text", "--url", &url]).ok();
+    let reply = user
+        .run(&["--allow", onion, "extract_text", "--url", &url])
+        .ok();
     assert_eq!(reply["external"]["text"], "only in the dark");
     assert_eq!(reply["external"]["title"], "Onion");
 }
 
 #[test]
+fn a_secure_site_needs_an_authority_that_the_operator_trusts() {
+    let Some(lab) = shared_lab() else { return };
+    let site = lab.site("secure.site.example");
+    let user = User::new(lab);
+    let ca = lab.ca_pem().to_str().unwrap();
+    let go = [
+        "--allow",
+        "secure.site.example",
+        "navigate",
+        &site.https_url("/"),
+    ];
+    let (_, message) = user.run(&go).error();
+    assert!(message.contains("ERR_CERT_AUTHORITY_INVALID"), "{message}");
+    assert!(site.hits().is_empty());
+    let reply = user.run(&[&["--trust-ca", ca], &go[..]].concat()).ok();
+    assert_eq!(reply["external"]["url"], site.https_url("/"));
+    assert!(is_exit(site.hits()[0].peer.ip()));
+}
+
+#[test]
 fn a_host_that_is_not_allowed_is_never_asked() {
     let Some(lab) = shared_lab() else { return };
-    let (open, closed) = (lab.site("open.site.example"), lab.site("closed.site.example"));
+    let (open, closed) = (
+        lab.site("open.site.example"),
+        lab.site("closed.site.example"),
+    );
     let page = format!(
         "<img src='{}'><iframe src='{}'></iframe><script src='{}'></script>ok",
         closed.url("/image"),
@@ -83,11 +121,16 @@ fn a_host_that_is_not_allowed_is_never_asked() {
     );
     lab.web().page("open.site.example", "/", &page);
     let user = User::new(lab);
-    user.run(&["--allow", "open.site.example", "navigate", &open.url("/")]).ok();
+    user.run(&["--allow", "open.site.example", "navigate", &open.url("/")])
+        .ok();
     assert_eq!(closed.hits().len(), 0);
     // The control: what is allowed was asked for in the same page.
     assert!(open.hits().iter().any(|hit| hit.path == "/script"));
-    let denied = user.ledger().into_iter().find(|row| row["verdict"] == "deny").unwrap();
+    let denied = user
+        .ledger()
+        .into_iter()
+        .find(|row| row["verdict"] == "deny")
+        .unwrap();
     assert_eq!(denied["host"], "closed.site.example");
 
     let direct = user.run(&["--allow", "open.site.example", "navigate", &closed.url("/")]);
@@ -103,9 +146,14 @@ fn a_host_that_is_not_allowed_is_never_asked() {
 #[test]
 fn a_redirect_to_a_host_that_is_not_allowed_is_refused_by_the_gateway() {
     let Some(lab) = shared_lab() else { return };
-    let (open, closed) = (lab.site("hop.site.example"), lab.site("landing.site.example"));
+    let (open, closed) = (
+        lab.site("hop.site.example"),
+        lab.site("landing.site.example"),
+    );
     let target = closed.url("/");
-    lab.web().route("hop.site.example", "/", move |_, reply| reply.redirect(&target));
+    lab.web().route("hop.site.example", "/", move |_, reply| {
+        reply.redirect(&target)
+    });
     let user = User::new(lab);
     let ran = user.run(&["--allow", "hop.site.example", "navigate", &open.url("/")]);
     let (code, message) = ran.error();
@@ -118,11 +166,18 @@ fn a_redirect_to_a_host_that_is_not_allowed_is_refused_by_the_gateway() {
 fn a_screenshot_lands_in_the_workspace_and_the_next_run_returns_to_the_page() {
     let Some(lab) = shared_lab() else { return };
     let site = lab.site("picture.site.example");
-    lab.web().page("picture.site.example", "/", "<body style='background:#0a0'>green");
+    lab.web().page(
+        "picture.site.example",
+        "/",
+        "<body style='background:#0a0'>green",
+    );
     let user = User::new(lab);
     let allow = ["--allow", "picture.site.example"];
-    user.run(&[&allow[..], &["navigate", &site.url("/")]].concat()).ok();
-    let reply = user.run(&[&allow[..], &["screenshot", "--path", "pictures/a.png"]].concat()).ok();
+    user.run(&[&allow[..], &["navigate", &site.url("/")]].concat())
+        .ok();
+    let reply = user
+        .run(&[&allow[..], &["screenshot", "--path", "pictures/a.png"]].concat())
+        .ok();
     assert_eq!(reply["saved"], "pictures/a.png");
     let png = std::fs::read(user.workspace().join("pictures/a.png")).unwrap();
     assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
@@ -147,7 +202,11 @@ fn cookies_survive_between_runs_unless_the_profile_is_ephemeral() {
     let user = User::new(lab);
     let read = |extra: &[&str]| {
         let url = site.url("/");
-        let arguments = [&["--allow", "cookie.site.example"], extra, &["extract_text", "--url", &url]];
+        let arguments = [
+            &["--allow", "cookie.site.example"],
+            extra,
+            &["extract_text", "--url", &url],
+        ];
         user.run(&arguments.concat()).ok()["external"]["text"].clone()
     };
     assert_eq!(read(&[]), "none");
@@ -156,13 +215,15 @@ fn cookies_survive_between_runs_unless_the_profile_is_ephemeral() {
 }
 
 #[test]
-fn two_runs_share_no_circuit_and_an_upstream_tor_serves_as_well() {
+fn a_tor_daemon_elsewhere_serves_as_well() {
     let Some(lab) = shared_lab() else { return };
     let site = lab.site("upstream.site.example");
     let user = User::new(lab);
     let upstream = format!("socks5h://{}", lab.tor_client());
     let arguments = ["--allow", "upstream.site.example", "--egress", &upstream];
-    let reply = user.run(&[&arguments[..], &["navigate", &site.url("/")]].concat()).ok();
+    let reply = user
+        .run(&[&arguments[..], &["navigate", &site.url("/")]].concat())
+        .ok();
     assert_eq!(reply["http_status"], 200);
     assert!(site.hits().iter().all(|hit| is_exit(hit.peer.ip())));
 }
@@ -180,12 +241,21 @@ fn every_onioncell_looks_alike_to_a_page() {
     );
     let user = User::new(lab);
     let reply = user
-        .run(&["--allow", "mirror.site.example", "extract_text", "--url", &site.url("/")])
+        .run(&[
+            "--allow",
+            "mirror.site.example",
+            "extract_text",
+            "--url",
+            &site.url("/"),
+        ])
         .ok();
     let text = reply["external"]["text"].as_str().unwrap();
     let seen: serde_json::Value = serde_json::from_str(text).unwrap();
     let agent = seen["ua"].as_str().unwrap();
-    assert!(!agent.contains("Headless") && agent.contains("Chrome/"), "{agent}");
+    assert!(
+        !agent.contains("Headless") && agent.contains("Chrome/"),
+        "{agent}"
+    );
     assert_eq!(seen["lang"], serde_json::json!(["en-US", "en"]));
     assert_eq!(seen["zone"], "UTC");
     assert_eq!(seen["online"], true);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::onioncell::{PROGRAM, User, shared_lab};
+use crate::user::{PROGRAM, User, shared_lab};
 
 /// Runs without a lab: nothing here gets as far as the network.
 fn run(arguments: &[&str]) -> (i32, String, String) {
@@ -20,7 +20,11 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().unwrap_or(-1),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 fn error(arguments: &[&str]) -> (i32, String, String) {
@@ -33,7 +37,12 @@ fn error(arguments: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn unknown_flags_and_ops_are_refused_with_what_is_valid() {
-    for arguments in [&["--no-such-flag", "doctor"][..], &["fly"], &["navigate"], &[]] {
+    for arguments in [
+        &["--no-such-flag", "doctor"][..],
+        &["fly"],
+        &["navigate"],
+        &[],
+    ] {
         let (status, _, stderr) = run(arguments);
         assert_eq!(status, 2, "{arguments:?}");
         assert!(stderr.contains("Usage"), "{arguments:?}: {stderr}");
@@ -47,13 +56,21 @@ fn a_bad_policy_refuses_the_start() {
     let path = file.to_str().unwrap();
     let go = ["--policy", path, "navigate", "http://a.com/"];
     assert!(error(&go).2.contains(path), "missing file");
-    for text in ["default_action = ", "defualt_action = \"deny\"", "allowed_origins = [\"*\"]", "\u{0}"] {
+    for text in [
+        "default_action = ",
+        "defualt_action = \"deny\"",
+        "allowed_origins = [\"*\"]",
+        "\u{0}",
+    ] {
         std::fs::write(&file, text).unwrap();
         let (status, code, message) = error(&go);
         assert_eq!((status, code.as_str()), (2, "usage"), "{text}");
         assert!(message.contains(path), "{text}: {message}");
     }
-    assert_eq!(error(&["--allow", "*.com", "navigate", "http://a.com/"]).0, 2);
+    assert_eq!(
+        error(&["--allow", "*.com", "navigate", "http://a.com/"]).0,
+        2
+    );
 }
 
 #[test]
@@ -61,27 +78,56 @@ fn a_bad_network_file_refuses_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("network.toml");
     let path = file.to_str().unwrap();
-    let go = ["--allow", "a.com", "--tor-network", path, "navigate", "http://a.com/"];
-    for text in [None, Some("tor_network = "), Some("[no_such_section]\nx = 1\n")] {
+    let go = [
+        "--allow",
+        "a.com",
+        "--tor-network",
+        path,
+        "navigate",
+        "http://a.com/",
+    ];
+    for text in [
+        None,
+        Some("tor_network = "),
+        Some("[no_such_section]\nx = 1\n"),
+    ] {
         if let Some(text) = text {
             std::fs::write(&file, text).unwrap();
         }
         let (status, _, message) = error(&go);
-        assert!(status == 2 && message.contains(path), "{text:?}: {status} {message}");
+        assert!(
+            status == 2 && message.contains(path),
+            "{text:?}: {status} {message}"
+        );
     }
 }
 
 #[test]
 fn direct_needs_its_flag_and_says_so() {
-    let (status, _, message) = error(&["--egress", "direct", "--allow", "a.com", "navigate", "http://a.com/"]);
+    let (status, _, message) = error(&[
+        "--egress",
+        "direct",
+        "--allow",
+        "a.com",
+        "navigate",
+        "http://a.com/",
+    ]);
     assert!(status == 2 && message.contains("no Tor"), "{message}");
 }
 
 #[test]
 fn a_missing_or_false_chromium_is_named() {
     for program in ["/nonexistent/chromium", "/bin/true", "/etc/passwd"] {
-        let (status, code, message) =
-            error(&["--chromium", program, "--allow", "a.com", "--egress", "socks5://127.0.0.1:9", "navigate", "http://a.com/"]);
+        let (status, code, message) = error(&[
+            "--chromium",
+            program,
+            "--allow",
+            "a.com",
+            "--egress",
+            "socks5://127.0.0.1:9",
+            "navigate",
+            "http://a.com/",
+        ]);
         assert_eq!((status, code.as_str()), (1, "op_failed"), "{message}");
         assert!(message.contains(program), "{message}");
     }
@@ -107,21 +153,38 @@ fn a_chromium_that_crashes_at_its_start_is_reported_with_its_last_words() {
         "http://a.com/",
     ]);
     assert_eq!((status, code.as_str()), (1, "crashed"), "{message}");
-    assert!(message.contains("no luck today") && message.contains("exit status 7"), "{message}");
+    assert!(
+        message.contains("no luck today") && message.contains("exit status 7"),
+        "{message}"
+    );
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
 fn a_missing_workspace_is_named() {
-    let (status, _, message) = error(&["--workspace", "/no/such/dir", "--allow", "a.com", "navigate", "http://a.com/"]);
+    let (status, _, message) = error(&[
+        "--workspace",
+        "/no/such/dir",
+        "--allow",
+        "a.com",
+        "navigate",
+        "http://a.com/",
+    ]);
     assert!(status == 2 && message.contains("/no/such/dir"), "{message}");
 }
 
 #[test]
 fn a_path_outside_the_workspace_is_refused_before_anything_starts() {
     let began = Instant::now();
-    let (status, code, message) =
-        error(&["--allow", "a.com", "screenshot", "--url", "http://a.com/", "--path", "../x.png"]);
+    let (status, code, message) = error(&[
+        "--allow",
+        "a.com",
+        "screenshot",
+        "--url",
+        "http://a.com/",
+        "--path",
+        "../x.png",
+    ]);
     assert_eq!((status, code.as_str()), (3, "path_denied"));
     assert_eq!(message, "path denied: ../x.png is outside the workspace");
     assert!(began.elapsed() < Duration::from_secs(2));
@@ -132,7 +195,10 @@ fn an_op_without_a_page_says_how_to_name_one() {
     let Some(lab) = shared_lab() else { return };
     let user = User::new(lab);
     let (_, message) = user.run(&["--allow", "a.com", "extract_text"]).error();
-    assert_eq!(message, "extract_text needs a URL: pass `url=...` or call `operation=\"navigate\"` first");
+    assert_eq!(
+        message,
+        "extract_text needs a URL: pass `url=...` or call `operation=\"navigate\"` first"
+    );
 }
 
 #[test]
@@ -143,7 +209,17 @@ fn no_network_at_all_is_tor_unavailable_within_bounded_time() {
     let home = tempfile::tempdir().unwrap();
     let began = Instant::now();
     let output = Command::new("unshare")
-        .args(["--net", PROGRAM, "--json", "--tor-timeout", "3", "--allow", "a.com", "navigate", "http://a.com/"])
+        .args([
+            "--net",
+            PROGRAM,
+            "--json",
+            "--tor-timeout",
+            "3",
+            "--allow",
+            "a.com",
+            "navigate",
+            "http://a.com/",
+        ])
         .env("HOME", home.path())
         .env("ONIONCELL_WORKSPACE", home.path())
         .output()
@@ -159,7 +235,12 @@ fn a_state_directory_that_others_can_write_is_refused() {
     let state = user.path("tor");
     std::fs::create_dir(&state).unwrap();
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let ran = user.run(&["--allow", "site.example", "navigate", "http://site.example/"]);
+    let ran = user.run(&[
+        "--allow",
+        "site.example",
+        "navigate",
+        "http://site.example/",
+    ]);
     let (_, message) = ran.error();
     assert!(message.contains(state.to_str().unwrap()), "{message}");
 }
@@ -178,8 +259,12 @@ fn a_full_disk_is_an_error_and_not_a_hang() {
     );
     let mut command = user.bare(std::path::Path::new("unshare"));
     let began = Instant::now();
-    let output = command.args(["--mount", "sh", "-c", &script]).output().unwrap();
-    let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let output = command
+        .args(["--mount", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    let reply: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     assert!(began.elapsed() < Duration::from_secs(60));
     // Chromium may get by with very little; what it must not do is hang or lose the reply.
     assert_eq!(reply["ok"].as_bool().unwrap(), output.status.success());
@@ -191,7 +276,13 @@ fn nothing_is_left_behind_by_an_ephemeral_run() {
     let user = User::new(lab);
     let temp = user.path("tmp");
     std::fs::create_dir(&temp).unwrap();
-    let mut command = user.command(&["--ephemeral", "--allow", "site.example", "navigate", "http://site.example/"]);
+    let mut command = user.command(&[
+        "--ephemeral",
+        "--allow",
+        "site.example",
+        "navigate",
+        "http://site.example/",
+    ]);
     let output = command.env("TMPDIR", &temp).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let left = |path| std::fs::read_dir(path).unwrap().count();

@@ -1,14 +1,5 @@
 //! The lab does what the other tests rely on: it comes up in time, carries pages over Tor to Arti and to C tor, sees every
 //! leak, and leaves nothing behind.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout
-)]
-
-mod lab;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -16,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::lab::{self, Lab, Options, topology};
 use arti_client::config::{CfgPath, TorClientConfigBuilder};
 use arti_client::{TorClient, TorClientConfig};
-use lab::{Lab, Options, topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tor_rtcompat::PreferredRuntime;
 
@@ -93,7 +84,12 @@ fn a_lab_whose_process_is_killed_leaves_only_a_directory_which_the_next_lab_remo
     }
     let _turn = one_at_a_time();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_lab_to_be_killed", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "lab_selftest::a_lab_to_be_killed",
+            "--ignored",
+            "--nocapture",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

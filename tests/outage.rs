@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::lab::{self, Lab, Options};
-use crate::onioncell::{PROGRAM, Running, User, assert_only_tor, shared_lab};
+use crate::user::{PROGRAM, Running, User, assert_only_tor, shared_lab};
 
 /// Longer than any of these may take; a hang fails instead of blocking the suite.
 const BOUND: Duration = Duration::from_secs(45);
@@ -66,7 +66,12 @@ fn tor_stopped_in_mid_load_fails_the_page_and_nothing_goes_round_it() {
     let site = lab.site("endless.site.example");
     let user = User::new(&lab);
     let mark = lab.capture().mark();
-    let arguments = ["--allow", "endless.site.example", "navigate", &site.url("/endless")];
+    let arguments = [
+        "--allow",
+        "endless.site.example",
+        "navigate",
+        &site.url("/endless"),
+    ];
     let running = user.start(&[&arguments[..], &["--timeout-ms", "20000"]].concat());
     let loading = lab.web().wait_for(BOUND, |hit| hit.path == "/endless");
     assert!(loading.is_some(), "the page was never asked for");
@@ -74,12 +79,22 @@ fn tor_stopped_in_mid_load_fails_the_page_and_nothing_goes_round_it() {
     let began = Instant::now();
     lab.stop_tor_network();
     let (code, message) = running.finish().error();
-    assert!(matches!(code.as_str(), "op_failed" | "timeout"), "{code}: {message}");
+    assert!(
+        matches!(code.as_str(), "op_failed" | "timeout"),
+        "{code}: {message}"
+    );
     assert!(began.elapsed() < BOUND);
     assert_only_tor(&lab, mark);
 
     // And a new run fails too, with its own exit status.
-    let again = user.run(&["--tor-timeout", "5", "--allow", "endless.site.example", "navigate", &site.url("/")]);
+    let again = user.run(&[
+        "--tor-timeout",
+        "5",
+        "--allow",
+        "endless.site.example",
+        "navigate",
+        &site.url("/"),
+    ]);
     assert_eq!(again.error().0, "tor_unavailable");
     assert_eq!(again.status, 4);
     assert_only_tor(&lab, mark);
@@ -93,16 +108,36 @@ fn a_gateway_killed_in_mid_load_takes_the_connection_with_it() {
     let socket = user.path("gateway.sock");
     let listen = format!("unix:{}", socket.display());
     let mark = lab.capture().mark();
-    let mut gateway = user.start(&["--allow", "severed.site.example", "gateway", "--listen", &listen]);
+    let mut gateway = user.start(&[
+        "--allow",
+        "severed.site.example",
+        "gateway",
+        "--listen",
+        &listen,
+    ]);
     let stderr = gateway.child().stderr.take().unwrap();
-    let ready = BufReader::new(stderr).lines().map_while(Result::ok).any(|line| line.contains("ready"));
+    let ready = BufReader::new(stderr)
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line.contains("ready"));
     assert!(ready, "the gateway did not come up");
 
     let mut browser = user.bare(Path::new(PROGRAM));
-    browser.args(["--json", "--gateway", &listen, "--allow", "severed.site.example", "navigate"]);
-    browser.arg(site.url("/endless")).args(["--timeout-ms", "20000"]);
+    browser.args([
+        "--json",
+        "--gateway",
+        &listen,
+        "--allow",
+        "severed.site.example",
+        "navigate",
+    ]);
+    browser
+        .arg(site.url("/endless"))
+        .args(["--timeout-ms", "20000"]);
     let browser = Running::from(browser);
-    let loading = lab.web().wait_for(BOUND, |hit| hit.host == "severed.site.example");
+    let loading = lab
+        .web()
+        .wait_for(BOUND, |hit| hit.host == "severed.site.example");
     assert!(loading.is_some(), "the page was never asked for");
 
     gateway.child().kill().unwrap();
@@ -119,8 +154,15 @@ fn a_killed_launcher_takes_the_whole_browser_with_it() {
     let site = lab.site("orphan.site.example");
     let user = User::new(lab);
     let mark = lab.capture().mark();
-    let mut running = user.start(&["--allow", "orphan.site.example", "navigate", &site.url("/endless")]);
-    let loading = lab.web().wait_for(BOUND, |hit| hit.host == "orphan.site.example");
+    let mut running = user.start(&[
+        "--allow",
+        "orphan.site.example",
+        "navigate",
+        &site.url("/endless"),
+    ]);
+    let loading = lab
+        .web()
+        .wait_for(BOUND, |hit| hit.host == "orphan.site.example");
     assert!(loading.is_some(), "the page was never asked for");
     let processes = tree(running.pid());
     // The control: Chromium is there, with its helpers.
@@ -128,11 +170,15 @@ fn a_killed_launcher_takes_the_whole_browser_with_it() {
 
     running.child().kill().unwrap();
     running.child().wait().unwrap();
-    assert!(all_end(&processes, Duration::from_secs(10)), "some of {processes:?} live on");
+    assert!(
+        all_end(&processes, Duration::from_secs(10)),
+        "some of {processes:?} live on"
+    );
     assert_only_tor(lab, mark);
 
     // The profile it left can be opened.
-    user.run(&["--allow", "orphan.site.example", "navigate", &site.url("/")]).ok();
+    user.run(&["--allow", "orphan.site.example", "navigate", &site.url("/")])
+        .ok();
 }
 
 #[test]
@@ -140,14 +186,24 @@ fn sigterm_ends_the_run_in_order() {
     let Some(lab) = shared_lab() else { return };
     let site = lab.site("term.site.example");
     let user = User::new(lab);
-    let running = user.start(&["--allow", "term.site.example", "navigate", &site.url("/endless")]);
-    lab.web().wait_for(BOUND, |hit| hit.host == "term.site.example").unwrap();
+    let running = user.start(&[
+        "--allow",
+        "term.site.example",
+        "navigate",
+        &site.url("/endless"),
+    ]);
+    lab.web()
+        .wait_for(BOUND, |hit| hit.host == "term.site.example")
+        .unwrap();
     let processes = tree(running.pid());
     // SAFETY: signals a child of ours.
     unsafe { libc::kill(running.pid(), libc::SIGTERM) };
     let (_, message) = running.finish().error();
     assert_eq!(message, "navigate ended by SIGTERM");
-    assert!(all_end(&processes, Duration::from_secs(5)), "some of {processes:?} live on");
+    assert!(
+        all_end(&processes, Duration::from_secs(5)),
+        "some of {processes:?} live on"
+    );
 }
 
 /// Three minutes, in which the page waits for an image that never comes.
@@ -155,13 +211,27 @@ fn sigterm_ends_the_run_in_order() {
 fn an_idle_browser_asks_for_nothing_of_its_own() {
     let Some(lab) = shared_lab() else { return };
     let site = lab.site("idle.site.example");
-    lab.web().page("idle.site.example", "/", "<img src='/hang'>");
+    lab.web()
+        .page("idle.site.example", "/", "<img src='/hang'>");
     let user = User::new(lab);
     let mark = lab.capture().mark();
-    let arguments = ["--allow-public-web", "navigate", &site.url("/"), "--timeout-ms", "180000"];
+    let arguments = [
+        "--allow-public-web",
+        "navigate",
+        &site.url("/"),
+        "--timeout-ms",
+        "180000",
+    ];
     let (code, _) = user.run(&arguments).error();
     assert_eq!(code, "timeout");
-    let hosts: Vec<_> = user.ledger().iter().map(|row| row["host"].clone()).collect();
-    assert!(!hosts.is_empty() && hosts.iter().all(|host| host == "idle.site.example"), "{hosts:?}");
+    let hosts: Vec<_> = user
+        .ledger()
+        .iter()
+        .map(|row| row["host"].clone())
+        .collect();
+    assert!(
+        !hosts.is_empty() && hosts.iter().all(|host| host == "idle.site.example"),
+        "{hosts:?}"
+    );
     assert_only_tor(lab, mark);
 }

@@ -247,7 +247,10 @@ impl Session {
             }
             state.pending.insert(id, sender);
         }
-        shared.outgoing.send(message).map_err(|_| CdpError::Closed)?;
+        shared
+            .outgoing
+            .send(message)
+            .map_err(|_| CdpError::Closed)?;
         Ok(Pending {
             method,
             answer,
@@ -417,7 +420,10 @@ mod tests {
     fn messages_are_the_same_however_the_stream_is_cut() {
         let stream = b"{\"a\":1}\0\0{\"b\":2}\0tail";
         let whole = frames(&[stream]);
-        assert_eq!(whole, [b"{\"a\":1}".to_vec(), vec![], b"{\"b\":2}".to_vec()]);
+        assert_eq!(
+            whole,
+            [b"{\"a\":1}".to_vec(), vec![], b"{\"b\":2}".to_vec()]
+        );
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
         assert_eq!(frames(&bytes), whole);
         for cut in 0..stream.len() {

@@ -59,7 +59,8 @@ impl Session {
             source,
         };
         let root = connection.root();
-        root.send(SetDiscoverTargetsParams::new(true)).map_err(cdp)?;
+        root.send(SetDiscoverTargetsParams::new(true))
+            .map_err(cdp)?;
         let target = root
             .call(CreateTargetParams::new("about:blank"))
             .await
@@ -84,9 +85,13 @@ impl Session {
             .map_err(cdp)?;
         let (width, height) = VIEWPORT;
         let viewport = page
-            .send(SetDeviceMetricsOverrideParams::new(width, height, 1.0, false))
+            .send(SetDeviceMetricsOverrideParams::new(
+                width, height, 1.0, false,
+            ))
             .map_err(cdp)?;
-        let tree = page.send(page::GetFrameTreeParams::default()).map_err(cdp)?;
+        let tree = page
+            .send(page::GetFrameTreeParams::default())
+            .map_err(cdp)?;
         enable_page.answer().await.map_err(cdp)?;
         enable_network.answer().await.map_err(cdp)?;
         lifecycle.answer().await.map_err(cdp)?;

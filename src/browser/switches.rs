@@ -19,7 +19,10 @@ pub const VIEWPORT: (u32, u32) = (1280, 900);
 
 struct Switch {
     text: &'static str,
-    #[expect(dead_code, reason = "the reason is for whoever reads or changes the list")]
+    #[expect(
+        dead_code,
+        reason = "the reason is for whoever reads or changes the list"
+    )]
     because: &'static str,
 }
 
@@ -29,8 +32,14 @@ const fn switch(text: &'static str, because: &'static str) -> Switch {
 
 /// Switches that are the same for everybody.
 const FIXED: &[Switch] = &[
-    switch("--remote-debugging-pipe", "driven over fds 3 and 4; no port exists"),
-    switch("--no-startup-window", "no page before the driver asks for one"),
+    switch(
+        "--remote-debugging-pipe",
+        "driven over fds 3 and 4; no port exists",
+    ),
+    switch(
+        "--no-startup-window",
+        "no page before the driver asks for one",
+    ),
     switch(
         "--proxy-bypass-list=<-loopback>",
         "Chromium sends loopback addresses around a proxy unless told not to",
@@ -45,8 +54,14 @@ const FIXED: &[Switch] = &[
     ),
     switch("--disable-quic", "UDP cannot be carried"),
     switch("--no-pings", "no hyperlink auditing"),
-    switch("--disable-background-networking", "no requests of the browser's own"),
-    switch("--disable-component-update", "no requests of the browser's own"),
+    switch(
+        "--disable-background-networking",
+        "no requests of the browser's own",
+    ),
+    switch(
+        "--disable-component-update",
+        "no requests of the browser's own",
+    ),
     switch(
         "--component-updater=url-source=http://127.0.0.1:9/u",
         "the update check survives the switch above; it may ask nobody",
@@ -61,29 +76,68 @@ const FIXED: &[Switch] = &[
     switch("--disable-extensions", "no code but Chromium's"),
     switch("--disable-breakpad", "no crash uploads"),
     switch("--disable-crash-reporter", "no crash handler process"),
-    switch("--disable-field-trial-config", "the same features everywhere"),
-    switch("--disable-client-side-phishing-detection", "no model downloads"),
+    switch(
+        "--disable-field-trial-config",
+        "the same features everywhere",
+    ),
+    switch(
+        "--disable-client-side-phishing-detection",
+        "no model downloads",
+    ),
     switch("--no-first-run", "no welcome page"),
     switch("--no-default-browser-check", "no desktop integration"),
     switch("--no-service-autorun", "no background mode"),
     switch("--no-experiments", "the same features everywhere"),
     switch("--password-store=basic", "no D-Bus key ring"),
     switch("--use-mock-keychain", "no D-Bus key ring"),
-    switch("--disable-gpu", "pages look the same on every machine, and no GPU driver is loaded"),
+    switch(
+        "--disable-gpu",
+        "pages look the same on every machine, and no GPU driver is loaded",
+    ),
     switch("--mute-audio", "no sound device"),
     switch("--lang=en-US", "the same language for everybody"),
     switch("--accept-lang=en-US,en", "the same language for everybody"),
-    switch("--force-color-profile=srgb", "the same colours for everybody"),
-    switch("--force-device-scale-factor=1", "the same pixels for everybody"),
-    switch("--font-render-hinting=none", "the same glyphs for everybody"),
+    switch(
+        "--force-color-profile=srgb",
+        "the same colours for everybody",
+    ),
+    switch(
+        "--force-device-scale-factor=1",
+        "the same pixels for everybody",
+    ),
+    switch(
+        "--font-render-hinting=none",
+        "the same glyphs for everybody",
+    ),
     switch("--hide-scrollbars", "screenshots show the page"),
-    switch("--disable-back-forward-cache", "a page that was left runs no more"),
-    switch("--disable-backgrounding-occluded-windows", "no window is ever in front"),
-    switch("--disable-renderer-backgrounding", "a tab works at full speed behind another"),
-    switch("--disable-background-timer-throttling", "a tab works at full speed behind another"),
-    switch("--disable-hang-monitor", "no dialog that nobody could answer"),
-    switch("--disable-prompt-on-repost", "no dialog that nobody could answer"),
-    switch("--disable-popup-blocking", "pop-ups become tabs, judged like any page"),
+    switch(
+        "--disable-back-forward-cache",
+        "a page that was left runs no more",
+    ),
+    switch(
+        "--disable-backgrounding-occluded-windows",
+        "no window is ever in front",
+    ),
+    switch(
+        "--disable-renderer-backgrounding",
+        "a tab works at full speed behind another",
+    ),
+    switch(
+        "--disable-background-timer-throttling",
+        "a tab works at full speed behind another",
+    ),
+    switch(
+        "--disable-hang-monitor",
+        "no dialog that nobody could answer",
+    ),
+    switch(
+        "--disable-prompt-on-repost",
+        "no dialog that nobody could answer",
+    ),
+    switch(
+        "--disable-popup-blocking",
+        "pop-ups become tabs, judged like any page",
+    ),
     switch("--disable-infobars", "no bar that shifts the page"),
     switch(
         "--disable-features=MediaRouter,DialMediaRouteProvider,OptimizationHints,\
@@ -153,7 +207,10 @@ mod tests {
     fn every_switch_is_one_word_to_the_shell_of_the_cell() {
         for argument in setup(true) {
             assert!(argument.starts_with("--"), "{argument}");
-            assert!(!argument.contains('\n') && !argument.contains("  "), "{argument}");
+            assert!(
+                !argument.contains('\n') && !argument.contains("  "),
+                "{argument}"
+            );
         }
     }
 }

@@ -111,9 +111,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let cache = directory.path().join("cache");
         let error = of(Path::new("/bin/echo"), &cache).unwrap_err().to_string();
-        assert!(error.starts_with("/bin/echo --product-version printed"), "{error}");
-        let error = of(Path::new("/nonexistent"), &cache).unwrap_err().to_string();
-        assert!(error.starts_with("cannot run Chromium at /nonexistent"), "{error}");
+        assert!(
+            error.starts_with("/bin/echo --product-version printed"),
+            "{error}"
+        );
+        let error = of(Path::new("/nonexistent"), &cache)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("cannot run Chromium at /nonexistent"),
+            "{error}"
+        );
     }
 
     #[test]

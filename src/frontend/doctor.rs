@@ -15,8 +15,8 @@ use crate::cell::{self, Capabilities};
 use crate::config::{Config, EgressChoice, Flags};
 use crate::protocol::error::{Code, Failure};
 use crate::protocol::render::Format;
-use crate::run::launch::{Launch, Program, isolation};
 use crate::run;
+use crate::run::launch::{Launch, Program, isolation};
 
 #[derive(Debug, Args)]
 pub struct DoctorOptions {
@@ -97,7 +97,11 @@ pub(super) async fn run(
     checks.push(fonts());
     checks.push(disk(&config.workspace));
     if options.offline {
-        checks.push(Check::warn("tor", "not tried (--offline)", "leave --offline out"));
+        checks.push(Check::warn(
+            "tor",
+            "not tried (--offline)",
+            "leave --offline out",
+        ));
     } else {
         checks.extend(way_out(config).await);
     }
@@ -132,7 +136,10 @@ fn isolation_checks(config: &Config, can: &Capabilities, checks: &mut Vec<Check>
         6.. => Check::ok("landlock", format!("ABI {}", can.landlock_abi)),
         1..6 => Check::warn(
             "landlock",
-            format!("ABI {}: no scopes for signals and abstract sockets", can.landlock_abi),
+            format!(
+                "ABI {}: no scopes for signals and abstract sockets",
+                can.landlock_abi
+            ),
             "Linux 6.12 or newer has them",
         ),
         _ => Check::fail(
@@ -161,8 +168,7 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
     let over_unix = matches!(config.egress, EgressChoice::Unix(_));
     let started = async {
         let kind = cell::choose(config.isolation, can, over_unix).map_err(isolation)?;
-        let sandbox =
-            cell::chromium_sandbox(can, !config.chromium_sandbox).map_err(isolation)?;
+        let sandbox = cell::chromium_sandbox(can, !config.chromium_sandbox).map_err(isolation)?;
         let profile = Profile::ephemeral()
             .map_err(|error| Failure::new(Code::OpFailed, error.to_string()))?;
         let launch = Launch {
@@ -172,6 +178,7 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
             program: &program,
             profile: &profile,
             display: None,
+            trusted: &[],
         };
         let launched = launch.run().await?;
         let report = launched.session.sandbox_report().await;
@@ -192,7 +199,11 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
                 )
             });
             for gap in gaps {
-                checks.push(Check::warn("cell", gap, "see README, \"What it does not stop\""));
+                checks.push(Check::warn(
+                    "cell",
+                    gap,
+                    "see README, \"What it does not stop\"",
+                ));
             }
         }
     }
@@ -251,7 +262,11 @@ fn disk(workspace: &Path) -> Check {
 async fn way_out(config: Config) -> Vec<Check> {
     let mut choice = config.egress;
     let EgressChoice::Tor(tor) = &mut choice else {
-        return vec![Check::warn("tor", format!("not used: {choice:?}"), "--egress tor uses it")];
+        return vec![Check::warn(
+            "tor",
+            format!("not used: {choice:?}"),
+            "--egress tor uses it",
+        )];
     };
     tor.bootstrap_timeout = tor.bootstrap_timeout.min(TOR_PATIENCE);
     let progress = TorProgress::new();
@@ -308,9 +323,11 @@ mod tests {
         let failure = Failure::new(Code::TorUnavailable, "no network").hint("plug it in");
         let checks = [Check::ok("disk", "much"), Check::fail("tor", failure)];
         let text = render(Format::Human, &checks);
-        assert!(text.contains("FAIL  tor") && text.ends_with("not ready\n"), "{text}");
-        let json: serde_json::Value =
-            serde_json::from_str(&render(Format::Json, &checks)).unwrap();
+        assert!(
+            text.contains("FAIL  tor") && text.ends_with("not ready\n"),
+            "{text}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&render(Format::Json, &checks)).unwrap();
         assert_eq!(json["ok"], false);
         assert_eq!(json["checks"][1]["hint"], "plug it in");
         assert_eq!(checks[1].exit_status, 4);

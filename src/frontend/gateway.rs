@@ -67,8 +67,11 @@ impl Drop for Name {
 impl Socket {
     fn bind(path: &Path) -> Result<Self, Failure> {
         let failed = |reason: &dyn std::fmt::Display| {
-            Failure::new(Code::Usage, format!("cannot listen on {}: {reason}", path.display()))
-                .hint("--listen unix:PATH names a socket in a directory that exists")
+            Failure::new(
+                Code::Usage,
+                format!("cannot listen on {}: {reason}", path.display()),
+            )
+            .hint("--listen unix:PATH names a socket in a directory that exists")
         };
         // A socket that nobody answers is what a killed gateway left.
         if path.exists() {

@@ -24,7 +24,7 @@ pub enum PolicyCommand {
 
 pub(super) fn run(flags: &Flags, command: PolicyCommand) -> Result<(String, u8), Failure> {
     match command {
-        PolicyCommand::Chromium => Ok((managed::file(), 0)),
+        PolicyCommand::Chromium => Ok((managed::file(&[]), 0)),
         PolicyCommand::Check { urls } => check(flags, urls),
     }
 }
@@ -43,7 +43,11 @@ fn check(flags: &Flags, urls: Vec<String>) -> Result<(String, u8), Failure> {
             }
         };
     }
-    let status = if all_allowed { 0 } else { Code::PolicyDenied.exit_status() };
+    let status = if all_allowed {
+        0
+    } else {
+        Code::PolicyDenied.exit_status()
+    };
     Ok((report, status))
 }
 
@@ -56,7 +60,10 @@ fn read(urls: Vec<String>) -> Result<Vec<String>, Failure> {
         }
         for line in std::io::stdin().lock().lines() {
             let line = line.map_err(|error| {
-                Failure::new(Code::Usage, format!("cannot read addresses from standard input: {error}"))
+                Failure::new(
+                    Code::Usage,
+                    format!("cannot read addresses from standard input: {error}"),
+                )
             })?;
             if !line.trim().is_empty() {
                 all.push(line.trim().to_owned());

@@ -46,7 +46,10 @@ impl TorProgress {
         let last_line = Mutex::new(None);
         move |status| {
             if on_terminal {
-                draw(&mut bar.lock().unwrap_or_else(PoisonError::into_inner), &status);
+                draw(
+                    &mut bar.lock().unwrap_or_else(PoisonError::into_inner),
+                    &status,
+                );
             } else {
                 let mut last = last_line.lock().unwrap_or_else(PoisonError::into_inner);
                 let line = describe(&status);

@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn an_error_carries_code_message_and_hint() {
-        let failed = Err(Failure::new(Code::PolicyDenied, "policy denied: x").hint("--allow a.com"));
+        let failed =
+            Err(Failure::new(Code::PolicyDenied, "policy denied: x").hint("--allow a.com"));
         let json = outcome(Format::Json, "navigate", &failed).unwrap();
         assert_eq!(
             json,

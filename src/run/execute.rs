@@ -27,7 +27,10 @@ pub fn precheck(policy: &Policy, workspace: &Workspace, op: &Op) -> Result<(), F
     if let Some(url) = op.url() {
         judge(policy, url)?;
     }
-    if let Op::Screenshot(Screenshot { path: Some(path), .. }) = op {
+    if let Op::Screenshot(Screenshot {
+        path: Some(path), ..
+    }) = op
+    {
         workspace.resolve(path).map_err(path_failure)?;
     }
     Ok(())
@@ -160,9 +163,9 @@ impl Instance {
         };
         let failure = Failure::new(code, error.to_string());
         match error {
-            OpError::Timeout { op: "navigate", .. } => {
-                failure.hint("give it more time with --timeout-ms, or wait for less with --wait-until commit")
-            }
+            OpError::Timeout { op: "navigate", .. } => failure.hint(
+                "give it more time with --timeout-ms, or wait for less with --wait-until commit",
+            ),
             _ => failure,
         }
     }
@@ -195,7 +198,8 @@ fn path_failure(error: WorkspaceError) -> Failure {
     } else {
         Code::OpFailed
     };
-    Failure::new(code, error.to_string()).hint("paths are relative to the workspace (--workspace DIR)")
+    Failure::new(code, error.to_string())
+        .hint("paths are relative to the workspace (--workspace DIR)")
 }
 
 /// screenshot_YYYYMMDD_HHMMSS_mmm.png

@@ -11,9 +11,10 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::browser::cdp::Connection;
+use crate::browser::managed::{self, Certificate};
 use crate::browser::profile::Profile;
 use crate::browser::switches::{self, Setup};
-use crate::browser::{Session, managed, version};
+use crate::browser::{Session, version};
 use crate::cell::{self, Capabilities, Cell, CellError, Display, Isolation, Plan, Supervisor};
 use crate::protocol::error::{Code, Failure};
 
@@ -34,6 +35,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) program: &'a Program,
     pub(crate) profile: &'a Profile,
     pub(crate) display: Option<Display>,
+    pub(crate) trusted: &'a [Certificate],
 }
 
 /// A browser with an empty page, and the listener that is its only way out.
@@ -49,7 +51,7 @@ pub(crate) struct Launched {
 
 impl Launch<'_> {
     pub(crate) async fn run(self) -> Result<Launched, Failure> {
-        let policies = write_policies(self.profile)?;
+        let policies = write_policies(self.profile, self.trusted)?;
         let (user_data, temp) = (self.profile.user_data(), self.profile.temp());
         if self.can.launcher_is_root {
             give(&user_data)?;
@@ -71,6 +73,13 @@ impl Launch<'_> {
             chromium_sandbox: self.chromium_sandbox,
         };
         let plan = Plan::for_chromium(&chromium, self.isolation, self.can);
+        if !self.trusted.is_empty() && !plan.own_files() {
+            return Err(Failure::new(
+                Code::Usage,
+                "--trust-ca needs a cell with a file system of its own, and mounts are refused here",
+            )
+            .hint("put the certificate into CACertificates of /etc/chromium/policies/managed"));
+        }
         let Cell {
             listener,
             cdp_read,
@@ -104,19 +113,19 @@ pub(crate) struct Program {
 impl Program {
     /// The one the operator named, or the distribution's; `cache` keeps its version.
     pub(crate) fn find(named: Option<&Path>, cache: &Path) -> Result<Self, Failure> {
-    let missing = |error: version::ChromiumError| {
-        Failure::new(Code::OpFailed, error.to_string())
-            .hint("install it (apt-get install chromium), or name it with --chromium PATH")
-    };
-    let path = version::find(named).map_err(missing)?;
-    let path = path
-        .canonicalize()
-        .map_err(|source| missing(version::ChromiumError::Run { path, source }))?;
-    if let Err(error) = fs::create_dir_all(cache) {
-        tracing::debug!(%error, "no cache directory");
-    }
-    let version = version::of(&path, &cache.join("chromium-version")).map_err(missing)?;
-    Ok(Self { path, version })
+        let missing = |error: version::ChromiumError| {
+            Failure::new(Code::OpFailed, error.to_string())
+                .hint("install it (apt-get install chromium), or name it with --chromium PATH")
+        };
+        let path = version::find(named).map_err(missing)?;
+        let path = path
+            .canonicalize()
+            .map_err(|source| missing(version::ChromiumError::Run { path, source }))?;
+        if let Err(error) = fs::create_dir_all(cache) {
+            tracing::debug!(%error, "no cache directory");
+        }
+        let version = version::of(&path, &cache.join("chromium-version")).map_err(missing)?;
+        Ok(Self { path, version })
     }
 
     fn major(&self) -> u32 {
@@ -125,14 +134,14 @@ impl Program {
 }
 
 /// The managed policies as a directory that the cell shows to Chromium, read-only.
-fn write_policies(profile: &Profile) -> Result<PathBuf, Failure> {
+fn write_policies(profile: &Profile, trusted: &[Certificate]) -> Result<PathBuf, Failure> {
     let directory = profile.policies();
     let managed = directory.join("managed");
     let file = managed.join(managed::FILE);
     // World-readable, because Chromium is another user when the launcher is root.
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
     fs::create_dir_all(&managed)
-        .and_then(|()| fs::write(&file, managed::file()))
+        .and_then(|()| fs::write(&file, managed::file(trusted)))
         .and_then(|()| mode(&directory, 0o755))
         .and_then(|()| mode(&managed, 0o755))
         .and_then(|()| mode(&file, 0o644))
@@ -150,23 +159,23 @@ fn give(directory: &Path) -> Result<(), Failure> {
     })
 }
 
-async fn open_page(
-    read: OwnedFd,
-    write: OwnedFd,
-) -> Result<(Connection, Session), Failure> {
+async fn open_page(read: OwnedFd, write: OwnedFd) -> Result<(Connection, Session), Failure> {
     let opening = async {
         let connection = Connection::open(read, write)
             .map_err(|error| Failure::new(Code::OpFailed, error.to_string()))?;
-        let session = Session::open(&connection)
-            .await
-            .map_err(|error| Failure::new(Code::Crashed, format!("Chromium did not start: {error}")))?;
+        let session = Session::open(&connection).await.map_err(|error| {
+            Failure::new(Code::Crashed, format!("Chromium did not start: {error}"))
+        })?;
         Ok((connection, session))
     };
     match tokio::time::timeout(STARTUP, opening).await {
         Ok(opened) => opened,
         Err(_) => Err(Failure::new(
             Code::Timeout,
-            format!("Chromium did not open a page within {} s", STARTUP.as_secs()),
+            format!(
+                "Chromium did not open a page within {} s",
+                STARTUP.as_secs()
+            ),
         )),
     }
 }
@@ -179,7 +188,9 @@ fn last_words(failure: Failure, supervisor: &Supervisor, stderr: OwnedFd) -> Fai
     let exit = supervisor.kill();
     let mut bytes = Vec::new();
     // Every process of the cell is gone, so that the pipe ends.
-    let _ = fs::File::from(stderr).take(64 * 1024).read_to_end(&mut bytes);
+    let _ = fs::File::from(stderr)
+        .take(64 * 1024)
+        .read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let mut lines: Vec<&str> = text.lines().rev().take(3).collect();
     lines.reverse();

@@ -69,7 +69,11 @@ impl Session {
         })
     }
 
-    pub(in crate::browser) async fn load(&self, url: &str, until: WaitUntil) -> Result<Option<u16>, OpError> {
+    pub(in crate::browser) async fn load(
+        &self,
+        url: &str,
+        until: WaitUntil,
+    ) -> Result<Option<u16>, OpError> {
         let mut events = self.page.events(&[
             EventLifecycleEvent::method_id(),
             ResponseReceived::method_id(),

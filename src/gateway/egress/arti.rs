@@ -84,9 +84,7 @@ impl TorError {
             TorError::Directory { .. }
             | TorError::Owner { .. }
             | TorError::Unsafe { .. }
-            | TorError::NotText(_) => {
-                Some("--tor-state names another directory".into())
-            }
+            | TorError::NotText(_) => Some("--tor-state names another directory".into()),
             TorError::Country(_) => Some("write for example --exit-country DE".into()),
             TorError::Transport(_) => Some(
                 "install obfs4proxy or lyrebird, or name one under bridges.transports in the \

@@ -1,15 +1,6 @@
 //! What a compromised Chromium would try, tried in its place: every attempt is refused in the cell,
 //! and the same attempt by the same user outside succeeds, so that the refusal is the cell's doing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout
-)]
-
-#[path = "probe/mod.rs"]
 mod probe;
-#[path = "probe/stage.rs"]
 mod stage;
 
 use std::fs::File;

@@ -194,7 +194,7 @@ impl Stage {
 
     /// The probe, outside a cell: the control.
     pub(crate) fn outside(&self) -> Talk {
-        Talk::start(self.run("probe_program").env("PROBE_OUTSIDE", "1"))
+        Talk::start(self.run("escape::probe_program").env("PROBE_OUTSIDE", "1"))
     }
 
     /// The probe in a cell, below a launcher.
@@ -207,7 +207,7 @@ impl Stage {
     }
 
     pub(crate) fn launch(&self, program: &str) -> Talk {
-        let mut command = self.run("launcher");
+        let mut command = self.run("escape::launcher");
         command
             .env("STAGE", self.root.path())
             .env("KIND", format!("{:?}", self.kind))
@@ -346,7 +346,7 @@ fn plan(stage: &Path, kind: &str, program: &str, can: &Capabilities) -> Plan {
     if !program.ends_with("chromium") {
         let arguments = [
             "--exact",
-            "probe_program",
+            "escape::probe_program",
             "--ignored",
             "--nocapture",
             "--test-threads=1",

@@ -1,6 +1,5 @@
 //! `onioncell leaktest`, as anybody runs it: with a real Chromium, with and without privileges, and
 //! where it cannot run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;

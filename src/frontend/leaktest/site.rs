@@ -174,7 +174,10 @@ mod tests {
                 domain: "site.example",
             }
             .fill(body);
-            for quoted in filled.split('\'').filter(|text| text.starts_with('/')) {
+            for quoted in filled
+                .split('\'')
+                .filter(|text| text.starts_with('/') && !text.starts_with("//"))
+            {
                 assert_ne!(respond(quoted, "site.example").status, 404, "{quoted}");
                 checked += 1;
             }

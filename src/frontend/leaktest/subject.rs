@@ -32,6 +32,7 @@ pub(super) async fn run(
         chromium_sandbox: cell::chromium_sandbox(&can, chromium_sandbox_off).map_err(isolation)?,
         program,
         profile: &profile,
+        trusted: &[],
         display: None,
     };
     let Launched {

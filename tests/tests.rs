@@ -24,6 +24,8 @@ mod escape;
 mod gateway;
 /// The lab does what the other tests rely on.
 mod lab_selftest;
+/// `onioncell leaktest`: every vector contained, beside a control that leaks.
+mod leaktest;
 /// Everything that goes away in mid-load: Tor, the gateway, the launcher.
 mod outage;
 /// The embedded Tor client: isolation, recovery, exits and onion services.

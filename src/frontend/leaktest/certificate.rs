@@ -1,0 +1,83 @@
+//! The TLS side of the test's site: a certificate of the moment, which also is a vector. It names
+//! places to fetch its issuer, its status and its revocation list from.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, CrlDistributionPoint, CustomExtension, DnType, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use super::aim::Aim;
+use super::vectors;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("cannot make the site's certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("cannot use the site's certificate: {0}")]
+    Use(#[from] rustls::Error),
+}
+
+/// Object identifiers of RFC 5280, section 4.2.2.1.
+const AUTHORITY_INFORMATION: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 1, 1];
+const OCSP: [u8; 10] = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 48, 1];
+const CA_ISSUERS: [u8; 10] = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 48, 2];
+
+/// Accepts TLS for `domain` with a certificate that nobody has a reason to trust.
+pub(super) fn acceptor(domain: &str) -> Result<TlsAcceptor, CertificateError> {
+    let base = Aim {
+        number: vectors::number("certificate-fetch").unwrap_or_default(),
+        domain,
+    }
+    .fill("http://$NAME");
+    let mut issuer = CertificateParams::default();
+    issuer
+        .distinguished_name
+        .push(DnType::CommonName, "onioncell leak test");
+    let issuer = Issuer::new(issuer, KeyPair::generate()?);
+
+    let key = KeyPair::generate()?;
+    let mut leaf = CertificateParams::new(vec![domain.to_owned()])?;
+    leaf.crl_distribution_points = vec![CrlDistributionPoint {
+        uris: vec![format!("{base}/list.crl")],
+    }];
+    leaf.custom_extensions = vec![CustomExtension::from_oid_content(
+        AUTHORITY_INFORMATION,
+        authority_information(&base),
+    )];
+    let certificate = leaf.signed_by(&key, &issuer)?;
+
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn authority_information(base: &str) -> Vec<u8> {
+    const SEQUENCE: u8 = 0x30;
+    const URI: u8 = 0x86;
+    let access = |method: &[u8], file: &str| {
+        let location = der(URI, format!("{base}/{file}").as_bytes());
+        der(SEQUENCE, &[method, &location].concat())
+    };
+    der(
+        SEQUENCE,
+        &[access(&CA_ISSUERS, "issuer.crt"), access(&OCSP, "ocsp")].concat(),
+    )
+}
+
+/// One DER element (X.690, section 8.1) of less than 64 KiB.
+fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+    let [.., high, low] = content.len().to_be_bytes();
+    let mut element = match content.len() {
+        0..128 => vec![tag, low],
+        128..256 => vec![tag, 0x81, low],
+        _ => vec![tag, 0x82, high, low],
+    };
+    element.extend(content);
+    element
+}

@@ -24,3 +24,5 @@ mod gateway;
 mod lab_selftest;
 /// Everything that goes away in mid-load: Tor, the gateway, the launcher.
 mod outage;
+/// The embedded Tor client: circuits of sessions, a network that comes back, a state that is shared.
+mod tor;

@@ -1,19 +1,10 @@
 //! The embedded Tor client against a real Tor network, that of the lab.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout
-)]
-
-mod lab;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lab::{Lab, Options, SITES};
+use crate::lab::{self, Lab, Options, SITES};
 use onioncell::gateway::egress::{Stream, Tor, TorConfig};
 use onioncell::gateway::{Egress, EgressErrorKind, Isolation, IsolationKey};
 use onioncell::policy::{Host, Target};
@@ -214,7 +205,7 @@ fn a_second_client_on_the_same_state_uses_what_the_first_keeps() {
 
 /// 20 MB through Arti, against C tor's SOCKS port in the same lab.
 #[test]
-#[ignore = "a measurement: cargo test --release --test tor -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test --release tor::throughput -- --ignored --nocapture"]
 fn throughput_of_arti_against_tor() {
     if !lab::required() {
         return;

@@ -133,7 +133,10 @@ fn sites_and_onions_are_reached_on_circuits_that_no_two_sessions_share() {
         assert_eq!(kind("no-such-name.net", 80).await, EgressErrorKind::Dns);
         // Tor's exits say "refused" or no more than that it failed (END reason MISC).
         let closed = kind(SITES[0], 81).await;
-        assert!(matches!(closed, EgressErrorKind::Refused | EgressErrorKind::Unreachable));
+        assert!(matches!(
+            closed,
+            EgressErrorKind::Refused | EgressErrorKind::Unreachable
+        ));
         assert_eq!(kind("aaaa.onion", 80).await, EgressErrorKind::OnionAddress);
     });
 }

@@ -34,8 +34,9 @@ fn a_page_comes_through_an_exit_and_every_packet_goes_to_a_relay() {
     assert!(!lab.capture().to_tor_since(mark).is_empty());
     assert_only_tor(lab, mark);
 
-    // The ledger has the connection, and says which rule let it through.
+    // The ledger has that connection and no other, and says which rule let it through.
     let ledger = user.ledger();
+    assert_eq!(ledger.len(), 1, "{ledger:?}");
     let row = &ledger[0];
     assert_eq!(
         (&row["host"], &row["port"]),

@@ -144,8 +144,9 @@ const FIXED: &[Switch] = &[
          OptimizationGuideModelDownloading,Translate,InterestFeedContentSuggestions,\
          CertificateTransparencyComponentUpdater,AutofillServerCommunication,\
          PrivacySandboxSettings4,GlobalMediaControls,CalculateNativeWinOcclusion,\
-         AsyncDns,DnsHttpssvc",
-        "each looks for devices, models or names on the network",
+         AsyncDns,DnsHttpssvc,HttpsUpgrades",
+        "each looks for devices, models or names on the network, or for a page at another port \
+         than the caller named",
     ),
 ];
 

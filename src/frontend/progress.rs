@@ -2,12 +2,15 @@
 
 use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::gateway::egress::TorStatus;
+
+/// Where there is no terminal, what is done sooner needs no progress.
+const WORTH_A_WORD: Duration = Duration::from_secs(2);
 
 /// Sends the log to stderr: warnings, or more with each `-v`. `RUST_LOG` overrides.
 pub(super) fn log_to_stderr(verbose: u8) {
@@ -43,20 +46,18 @@ impl TorProgress {
 
     pub(super) fn reporter(&self) -> impl Fn(TorStatus) + Send + Sync + 'static {
         let (bar, on_terminal) = (self.bar.clone(), self.on_terminal);
-        let last_line = Mutex::new(None);
+        let began = Instant::now();
+        let last_line = Mutex::new(String::new());
         move |status| {
             if on_terminal {
-                draw(
-                    &mut bar.lock().unwrap_or_else(PoisonError::into_inner),
-                    &status,
-                );
-            } else {
-                let mut last = last_line.lock().unwrap_or_else(PoisonError::into_inner);
-                let line = describe(&status);
-                if last.as_ref() != Some(&line) && !status.ready {
-                    eprintln!("{line}");
-                    *last = Some(line);
-                }
+                let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+                return draw(&mut bar, &status);
+            }
+            let line = describe(&status);
+            let mut last = last_line.lock().unwrap_or_else(PoisonError::into_inner);
+            if began.elapsed() >= WORTH_A_WORD && *last != line && !status.ready {
+                eprintln!("{line}");
+                *last = line;
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::protocol::render::Format;
 
 /// What the operator wrote: every option has an environment twin.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Options")]
+#[command(next_help_heading = "Replies")]
 pub struct Flags {
     /// How replies are written [default: human on a terminal, json elsewhere]
     #[arg(long, global = true, value_enum, env = "ONIONCELL_FORMAT")]

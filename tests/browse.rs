@@ -264,3 +264,95 @@ fn every_onioncell_looks_alike_to_a_page() {
     let sent = site.hits()[0].header("user-agent").unwrap().to_owned();
     assert_eq!(sent, agent);
 }
+
+#[test]
+fn pages_come_from_exits_of_the_country_that_was_named() {
+    let Some(lab) = shared_lab() else { return };
+    // What the GeoIP database says of the lab's two exits.
+    for (country, exit) in [("FR", topology::RELAYS[2].1), ("nl", topology::RELAYS[3].1)] {
+        let name = format!("{}.country.example", country.to_lowercase());
+        let site = lab.site(&name);
+        let go = [
+            "--exit-country",
+            country,
+            "--allow",
+            &name,
+            "navigate",
+            &site.url("/"),
+        ];
+        // One of four relays is that exit itself; a new user whose guard it is finds no way.
+        let ok = (0..8).any(|_| User::new(lab).run(&go).status == 0);
+        assert!(ok, "no page through {country}");
+        let hits = site.hits();
+        assert!(
+            !hits.is_empty() && hits.iter().all(|hit| hit.peer.ip() == IpAddr::from(exit)),
+            "{hits:?}"
+        );
+    }
+    let none = lab.site("none.country.example");
+    let go = [
+        "--exit-country",
+        "JP",
+        "--allow",
+        "none.country.example",
+        "navigate",
+    ];
+    let (_, message) = User::new(lab)
+        .run(&[&go[..], &[&none.url("/")]].concat())
+        .error();
+    assert!(message.contains("country"), "{message}");
+    assert!(none.hits().is_empty());
+}
+
+#[test]
+fn with_a_bridge_no_other_relay_is_contacted() {
+    if !lab::required() {
+        return;
+    }
+    // A lab of its own: the capture must have this run's packets only.
+    let lab = Lab::start(Options {
+        onion: false,
+        ..Options::default()
+    });
+    let network = std::fs::read_to_string(lab.tor_network_toml()).unwrap();
+    let network: toml::Table = network.parse().unwrap();
+    let relay = topology::RELAYS[0].1.to_string();
+    let caches = network["tor_network"]["fallback_caches"]
+        .as_array()
+        .unwrap();
+    let (address, identity) = caches
+        .iter()
+        .map(|cache| {
+            (
+                cache["orports"][0].as_str().unwrap(),
+                cache["rsa_identity"].as_str().unwrap(),
+            )
+        })
+        .find(|(address, _)| address.starts_with(&relay))
+        .unwrap();
+    let site = lab.site("bridged.site.example");
+    let user = User::new(&lab);
+    let go = [
+        "--allow",
+        "bridged.site.example",
+        "navigate",
+        &site.url("/"),
+    ];
+    let line = format!("{address} {identity}");
+
+    let mark = lab.capture().mark();
+    user.run(&[&["--bridge", &line], &go[..]].concat()).ok();
+    let contacted = |mark| {
+        let packets = lab.capture().to_tor_since(mark);
+        let ends = packets.iter().filter_map(|packet| packet.tcp_ends());
+        ends.map(|(_, to)| to.ip().to_string())
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(contacted(mark), [relay].into());
+    assert_only_tor(&lab, mark);
+
+    let (_, message) = user
+        .run(&[&["--bridge", "not a bridge"], &go[..]].concat())
+        .error();
+    assert!(message.contains("bridge"), "{message}");
+}

@@ -63,7 +63,7 @@ pub enum TorError {
     Config(String),
     #[error("exit country {0:?} is not two letters of ISO 3166-1")]
     Country(String),
-    #[error("no program for the pluggable transport {0}")]
+    #[error("bridge: no program for the pluggable transport {0:?} is installed")]
     Transport(String),
     #[error("cannot start the Tor client: {0}")]
     Start(String),

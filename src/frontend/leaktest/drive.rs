@@ -18,6 +18,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::aim::Aim;
+use super::progress::Progress;
 use super::vectors::{self, Action, Page, Vector};
 use crate::browser::cdp::{CdpError, Connection, Session};
 
@@ -50,13 +51,16 @@ pub async fn drive(
     connection: &Connection,
     domain: &str,
     at_least: Duration,
+    progress: &Progress,
 ) -> Result<Outcomes, DriveError> {
     let end = Instant::now() + at_least;
+    progress.say(&format!("{} vectors on two pages", on_pages()));
     let pages = [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain));
     let mut outcomes = Outcomes::new();
     for page in join_all(pages).await {
         outcomes.extend(page?);
     }
+    progress.say("navigations, contexts with proxies of their own, Cast");
     let others: Vec<_> = stream::iter(vectors::all())
         .map(|(number, vector)| run_on_pipe(connection, Aim { number, domain }, vector))
         .buffer_unordered(TABS_AT_ONCE)
@@ -68,8 +72,16 @@ pub async fn drive(
             return Err(DriveError::Untried(vector.name));
         }
     }
+    progress.say("watching what it does by itself");
     sleep_until(end).await;
     Ok(outcomes)
+}
+
+fn on_pages() -> usize {
+    let on_page = |action| matches!(action, Action::Markup(..) | Action::Script(..));
+    vectors::all()
+        .filter(|(_, vector)| on_page(vector.action))
+        .count()
 }
 
 /// Loads one of the two pages and runs what is on it.
@@ -89,7 +101,7 @@ async fn run_page(
         tab.call(page::EnableParams::default())
             .await
             .map_err(said)?;
-        // The site's certificate is nobody's; the origin is a secure context all the same.
+        // Where nothing makes the browser trust the site, the page shall load all the same.
         tab.call(SetIgnoreCertificateErrorsParams::new(true))
             .await
             .map_err(said)?;

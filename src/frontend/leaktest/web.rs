@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::certificate::{self, CertificateError};
+use super::certificate::{CertificateError, Identity};
 use super::site;
 use crate::gateway::egress::Stream;
 use crate::gateway::{
@@ -53,13 +53,20 @@ pub(super) struct Serving {
 }
 
 /// Serves the site behind a gateway that allows the public web.
-pub(super) fn serve(listener: TcpListener, domain: &str) -> Result<Serving, WebError> {
+pub(super) fn serve(
+    listener: TcpListener,
+    domain: &str,
+    identity: &Identity,
+) -> Result<Serving, WebError> {
     let open_web = Overrides {
         allow_public_web: true,
         ..Default::default()
     };
     let policy = Arc::new(Policy::from_toml("", "leaktest", &open_web)?);
-    let web = Arc::new(Web::new(domain)?);
+    let web = Arc::new(Web {
+        domain: domain.to_owned(),
+        tls: identity.acceptor.clone(),
+    });
     let ledger = Arc::new(Ledger::in_memory());
     let egress = Arc::new(SiteOnly(web));
     let gateway = Gateway::new(policy, egress, Arc::clone(&ledger), Limits::default())?;
@@ -138,13 +145,6 @@ impl std::fmt::Debug for Web {
 }
 
 impl Web {
-    fn new(domain: &str) -> Result<Self, CertificateError> {
-        Ok(Self {
-            domain: domain.to_owned(),
-            tls: certificate::acceptor(domain)?,
-        })
-    }
-
     fn answers(&self, target: &Target) -> bool {
         target.host.to_string() == self.domain && matches!(target.port, 80 | 443)
     }

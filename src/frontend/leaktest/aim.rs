@@ -66,7 +66,7 @@ impl Aim<'_> {
         Ipv6Addr::new(a, b, c, d, e, f, g, u16::from(self.number))
     }
 
-    fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         FIRST_PORT + u16::from(self.number)
     }
 
@@ -153,6 +153,8 @@ fn owner_of_name(name: &str, domain: &str) -> Option<u8> {
             "printer-discovery"
         } else if name.contains("_googlecast") || name.contains("_display") {
             "cast"
+        } else if name == "android.clients.google.com" || first == "mtalk" {
+            "push"
         } else if name.ends_with(".local") || name.ends_with(".arpa") {
             "mdns"
         } else if !name.contains('.') {
@@ -279,6 +281,7 @@ mod tests {
             ("wpad.lan", "proxy-discovery"),
             ("qwrtzpsdf", "intranet-probe"),
             ("update.googleapis.com", "background-services"),
+            ("mtalk.google.com", "push"),
         ] {
             lookup.question = Some(Question {
                 name: name.into(),

@@ -33,6 +33,9 @@ const CA_ISSUERS: [u8; 10] = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 48, 2];
 #[derive(Clone)]
 pub(super) struct Identity {
     pub(super) acceptor: TlsAcceptor,
+    /// The same site with a certificate that nobody has a reason to trust: a browser looks for its
+    /// issuer and its status where the certificate says.
+    pub(super) untrusted: TlsAcceptor,
     /// The authority's certificate (RFC 7468).
     pub(super) authority: String,
     /// For --ignore-certificate-errors-spki-list.
@@ -41,11 +44,18 @@ pub(super) struct Identity {
 
 /// Makes the identity of `domain`.
 pub(super) fn identity(domain: &str) -> Result<Identity, CertificateError> {
-    let base = Aim {
-        number: vectors::number("certificate-fetch").unwrap_or_default(),
-        domain,
-    }
-    .fill("http://$NAME");
+    let (acceptor, authority, key_hash) = issue(domain)?;
+    let (untrusted, ..) = issue(domain)?;
+    Ok(Identity {
+        acceptor,
+        untrusted,
+        authority,
+        key_hash,
+    })
+}
+
+fn issue(domain: &str) -> Result<(TlsAcceptor, String, String), CertificateError> {
+    let base = aim(domain).fill("http://$NAME");
     let mut issuer = CertificateParams::default();
     issuer
         .distinguished_name
@@ -72,14 +82,19 @@ pub(super) fn identity(domain: &str) -> Result<Identity, CertificateError> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)?;
-    Ok(Identity {
-        acceptor: TlsAcceptor::from(Arc::new(config)),
-        authority: format!(
-            "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
-            BASE64.encode(issuer.der())
-        ),
-        key_hash,
-    })
+    let authority = format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        BASE64.encode(issuer.der())
+    );
+    Ok((TlsAcceptor::from(Arc::new(config)), authority, key_hash))
+}
+
+/// Where the vector of the untrusted certificate aims.
+pub(super) fn aim(domain: &str) -> Aim<'_> {
+    Aim {
+        number: vectors::number("certificate-fetch").unwrap_or_default(),
+        domain,
+    }
 }
 
 fn sha256(bytes: &[u8]) -> Vec<u8> {

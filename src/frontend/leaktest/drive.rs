@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chromiumoxide_cdp::cdp::browser_protocol::browser::BrowserContextId;
+use chromiumoxide_cdp::cdp::browser_protocol::browser::{
+    BrowserContextId, PermissionDescriptor, PermissionSetting, SetPermissionParams,
+};
 use chromiumoxide_cdp::cdp::browser_protocol::cast;
 use chromiumoxide_cdp::cdp::browser_protocol::page::{
     self, EventDomContentEventFired, NavigateParams,
@@ -27,9 +29,9 @@ const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
 const NAVIGATION_LIMIT: Duration = Duration::from_secs(3);
 /// Many tabs at once take their time to open.
-const TAB_LIMIT: Duration = Duration::from_secs(20);
+const TAB_LIMIT: Duration = Duration::from_secs(30);
 /// So few that they do not wait for each other longer than that.
-const TABS_AT_ONCE: usize = 5;
+const TABS_AT_ONCE: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -55,6 +57,7 @@ pub async fn drive(
 ) -> Result<Outcomes, DriveError> {
     let end = Instant::now() + at_least;
     progress.say(&format!("{} vectors on two pages", on_pages()));
+    allow(connection, domain).await.map_err(DriveError::Tab)?;
     let pages = [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain));
     let mut outcomes = Outcomes::new();
     for page in join_all(pages).await {
@@ -75,6 +78,17 @@ pub async fn drive(
     progress.say("watching what it does by itself");
     sleep_until(end).await;
     Ok(outcomes)
+}
+
+/// Nobody is there to answer a prompt, and what a page is refused it cannot leak by.
+async fn allow(connection: &Connection, domain: &str) -> Result<(), CdpError> {
+    for name in ["notifications", "geolocation"] {
+        let mut allow =
+            SetPermissionParams::new(PermissionDescriptor::new(name), PermissionSetting::Granted);
+        allow.origin = Some(format!("https://{domain}"));
+        connection.root().call(allow).await?;
+    }
+    Ok(())
 }
 
 fn on_pages() -> usize {

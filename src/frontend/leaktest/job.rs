@@ -1,6 +1,5 @@
 //! One browser's run, as a process of its own: its host, the capture, the browser.
 
-use std::future::Future;
 use std::io::{self, Write as _};
 use std::net::UdpSocket;
 use std::os::fd::AsFd as _;
@@ -168,14 +167,12 @@ async fn caller_left() -> io::Result<()> {
 }
 
 /// A packet that does what no vector may: it leaves the host while the browser runs.
-fn plant(wanted: bool) -> impl Future<Output = Result<(), NoResult>> {
-    async move {
-        if wanted {
-            tokio::time::sleep(PLANTED_AFTER).await;
-            let socket = UdpSocket::bind("0.0.0.0:0").map_err(NoResult::failed)?;
-            let sent = socket.send_to(b"planted", (aim::RESOLVER, aim::PLANTED_PORT));
-            sent.map_err(NoResult::failed)?;
-        }
-        Ok(())
+async fn plant(wanted: bool) -> Result<(), NoResult> {
+    if wanted {
+        tokio::time::sleep(PLANTED_AFTER).await;
+        let socket = UdpSocket::bind("0.0.0.0:0").map_err(NoResult::failed)?;
+        let sent = socket.send_to(b"planted", (aim::RESOLVER, aim::PLANTED_PORT));
+        sent.map_err(NoResult::failed)?;
     }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 pub mod aim;
 mod capture;
@@ -46,6 +46,7 @@ pub const HOST_COMMAND: &str = "leaktest-host";
 const LIMIT: Duration = Duration::from_secs(150);
 /// How long a run that is told to end may take to end its browser.
 const FAREWELL: Duration = Duration::from_secs(5);
+const REMOVE_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a leak test can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -149,16 +150,21 @@ impl Experiment {
             .prefix("onioncell-leaktest-")
             .tempdir()
             .map_err(NoResult::failed)?;
+        let report = self.run_in(directory.path()).await;
+        remove(directory).await;
+        report
+    }
+
+    async fn run_in(&self, directory: &Path) -> Result<Report, Failure> {
         let mut children = Vec::new();
         for role in Role::ALL {
-            children.push(self.start(role, directory.path())?);
+            children.push(self.start(role, directory)?);
         }
         let (mut answers, mut lifelines) = (Vec::new(), Vec::new());
         for mut child in children {
             lifelines.extend(child.stdin.take());
             answers.push(self.answer(child));
         }
-        // Polled to their end whatever happens, so that the directory is removed after its last user.
         let mut all = std::pin::pin!(futures::future::join_all(answers));
         let answers = tokio::select! {
             answers = &mut all => answers,
@@ -211,6 +217,19 @@ impl Experiment {
             return Err(NoResult::failed(ended));
         }
         serde_json::from_slice::<Result<Run, NoResult>>(&output.stdout).map_err(NoResult::failed)?
+    }
+}
+
+/// Removes the directory. A browser whose run was killed may still be ending, and writing.
+async fn remove(directory: tempfile::TempDir) {
+    let path = directory.keep();
+    let gone = async {
+        while std::fs::remove_dir_all(&path).is_err() && path.exists() {
+            sleep(REMOVE_AGAIN).await;
+        }
+    };
+    if timeout(FAREWELL, gone).await.is_err() {
+        eprintln!("leaktest: {} could not be removed", path.display());
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use crate::browser::Session;
 use crate::browser::cdp::Connection;
 use crate::browser::profile::Profile;
+use crate::browser::switches::Switches;
 use crate::cell;
 use crate::config::{Config, EgressChoice, ProfileChoice};
 use crate::gateway::egress::{Direct, Egress, Socks, Tor, TorStatus, UnixGateway};
@@ -79,6 +80,7 @@ impl Instance {
             profile: &profile,
             display: config.display,
             trusted: &config.trusted,
+            switches: Switches::Ours,
         };
         // Tor and Chromium come up side by side; what Chromium asks meanwhile waits in the backlog.
         let (egress, launched) =

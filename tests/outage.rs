@@ -12,7 +12,7 @@ use crate::user::{PROGRAM, Running, User, assert_only_tor, shared_lab};
 const BOUND: Duration = Duration::from_secs(45);
 
 /// Every process below `pid`, itself included.
-fn tree(pid: i32) -> HashSet<i32> {
+pub fn tree(pid: i32) -> HashSet<i32> {
     let mut found = HashSet::from([pid]);
     let mut next = vec![pid];
     while let Some(parent) = next.pop() {
@@ -31,7 +31,7 @@ fn tree(pid: i32) -> HashSet<i32> {
 }
 
 /// Waits for processes to end by their pidfds; false if one is still there at the deadline.
-fn all_end(pids: &HashSet<i32>, within: Duration) -> bool {
+pub fn all_end(pids: &HashSet<i32>, within: Duration) -> bool {
     let deadline = Instant::now() + within;
     pids.iter().all(|&pid| {
         // SAFETY: pidfd_open(2) takes a pid and flags and returns a descriptor that we own.

@@ -14,6 +14,17 @@ pub struct Setup {
     pub headed: bool,
 }
 
+/// Which command line Chromium gets. The leak test alone asks for another than ours, to show that
+/// the cell holds without it; no caller of the program can.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Switches<'a> {
+    Ours,
+    /// [`bare`], and no managed policies.
+    Bare {
+        trusted_key: &'a str,
+    },
+}
+
 /// The window every onioncell has, so that none can be told from another by it.
 pub const VIEWPORT: (u32, u32) = (1280, 900);
 
@@ -165,6 +176,18 @@ pub fn arguments(setup: Setup) -> Vec<String> {
         arguments.push("--headless=new".to_owned());
     }
     arguments
+}
+
+/// What Chromium needs to run behind a proxy at all, and nothing that protects: the leak test's
+/// control, in a cell and without. `trusted_key` is the base64 of a SHA-256 of a certificate's key.
+pub(crate) fn bare(gateway_port: u16, trusted_key: &str) -> Vec<String> {
+    vec![
+        "--headless=new".to_owned(),
+        "--remote-debugging-pipe".to_owned(),
+        "--no-startup-window".to_owned(),
+        format!("--proxy-server=socks5://127.0.0.1:{gateway_port}"),
+        format!("--ignore-certificate-errors-spki-list={trusted_key}"),
+    ]
 }
 
 /// The reduced form that Chromium itself sends, without the word "Headless".

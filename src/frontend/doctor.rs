@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::progress::TorProgress;
 use crate::browser::profile::Profile;
+use crate::browser::switches::Switches;
 use crate::cell::{self, Capabilities};
 use crate::config::{Config, EgressChoice, Flags};
 use crate::protocol::error::{Code, Failure};
@@ -179,6 +180,7 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
             profile: &profile,
             display: None,
             trusted: &[],
+            switches: Switches::Ours,
         };
         let launched = launch.run().await?;
         let report = launched.session.sandbox_report().await;

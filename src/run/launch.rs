@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::browser::cdp::Connection;
 use crate::browser::managed::{self, Certificate};
 use crate::browser::profile::Profile;
-use crate::browser::switches::{self, Setup};
+use crate::browser::switches::{self, Setup, Switches};
 use crate::browser::{Session, version};
 use crate::cell::{self, Capabilities, Cell, CellError, Display, Isolation, Plan, Supervisor};
 use crate::protocol::error::{Code, Failure};
@@ -36,6 +36,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) profile: &'a Profile,
     pub(crate) display: Option<Display>,
     pub(crate) trusted: &'a [Certificate],
+    /// Always ours, but for the leak test.
+    pub(crate) switches: Switches<'a>,
 }
 
 /// A browser with an empty page, and the listener that is its only way out.
@@ -51,24 +53,30 @@ pub(crate) struct Launched {
 
 impl Launch<'_> {
     pub(crate) async fn run(self) -> Result<Launched, Failure> {
-        let policies = write_policies(self.profile, self.trusted)?;
+        let policies = match self.switches {
+            Switches::Ours => Some(write_policies(self.profile, self.trusted)?),
+            Switches::Bare { .. } => None,
+        };
         let (user_data, temp) = (self.profile.user_data(), self.profile.temp());
         if self.can.launcher_is_root {
             give(&user_data)?;
             give(&temp)?;
         }
-        let arguments = switches::arguments(Setup {
-            gateway_port: GATEWAY_PORT,
-            major_version: self.program.major(),
-            headed: self.display.is_some(),
-        });
+        let arguments = match self.switches {
+            Switches::Ours => switches::arguments(Setup {
+                gateway_port: GATEWAY_PORT,
+                major_version: self.program.major(),
+                headed: self.display.is_some(),
+            }),
+            Switches::Bare { trusted_key } => switches::bare(GATEWAY_PORT, trusted_key),
+        };
         let chromium = cell::Chromium {
             program: &self.program.path,
             switches: &arguments,
             profile: &user_data,
             temp: &temp,
             port: GATEWAY_PORT,
-            policies: Some(&policies),
+            policies: policies.as_deref(),
             display: self.display,
             chromium_sandbox: self.chromium_sandbox,
         };

@@ -10,7 +10,8 @@ use super::vectors;
 pub const DOMAIN: &str = "leaktest.example";
 
 /// The addresses of the test's host: public ones, so that policy has nothing against their like.
-/// They were example.com's; from this host they lead nowhere.
+/// Whoever has them is never reached: both ends of the host's only link are in its namespace, which
+/// no packet can leave.
 pub(super) const HOST_V4: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 2);
 pub(super) const HOST_LAN: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 pub(super) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, 0, 0, 2);
@@ -18,6 +19,9 @@ pub(super) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, 
 pub(super) const RESOLVER: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 3);
 /// Where the capture's own marker goes.
 pub(super) const MARKER: Ipv4Addr = Ipv4Addr::new(93, 184, 215, 4);
+
+/// Where the planted packet goes at the resolver's address: no vector's.
+pub(super) const PLANTED_PORT: u16 = 4_444;
 
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Vector n is the n-th address after this one in each network, …
@@ -62,7 +66,7 @@ impl Aim<'_> {
         Ipv6Addr::new(a, b, c, d, e, f, g, u16::from(self.number))
     }
 
-    fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         FIRST_PORT + u16::from(self.number)
     }
 
@@ -149,6 +153,8 @@ fn owner_of_name(name: &str, domain: &str) -> Option<u8> {
             "printer-discovery"
         } else if name.contains("_googlecast") || name.contains("_display") {
             "cast"
+        } else if name == "android.clients.google.com" || first == "mtalk" {
+            "push"
         } else if name.ends_with(".local") || name.ends_with(".arpa") {
             "mdns"
         } else if !name.contains('.') {
@@ -275,6 +281,7 @@ mod tests {
             ("wpad.lan", "proxy-discovery"),
             ("qwrtzpsdf", "intranet-probe"),
             ("update.googleapis.com", "background-services"),
+            ("mtalk.google.com", "push"),
         ] {
             lookup.question = Some(Question {
                 name: name.into(),

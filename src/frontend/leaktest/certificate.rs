@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, CrlDistributionPoint, CustomExtension, DnType, Issuer, KeyPair};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, CrlDistributionPoint, CustomExtension,
+    DnType, IsCa, KeyPair, PublicKeyData as _,
+};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
@@ -24,18 +29,39 @@ const AUTHORITY_INFORMATION: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 1, 1];
 const OCSP: [u8; 10] = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 48, 1];
 const CA_ISSUERS: [u8; 10] = [0x06, 8, 0x2b, 6, 1, 5, 5, 7, 48, 2];
 
-/// Accepts TLS for `domain` with a certificate that nobody has a reason to trust.
-pub(super) fn acceptor(domain: &str) -> Result<TlsAcceptor, CertificateError> {
-    let base = Aim {
-        number: vectors::number("certificate-fetch").unwrap_or_default(),
-        domain,
-    }
-    .fill("http://$NAME");
+/// The site's identity for one run. A browser must trust it, or the page gets no service worker.
+#[derive(Clone)]
+pub(super) struct Identity {
+    pub(super) acceptor: TlsAcceptor,
+    /// The same site with a certificate that nobody has a reason to trust: a browser looks for its
+    /// issuer and its status where the certificate says.
+    pub(super) untrusted: TlsAcceptor,
+    /// The authority's certificate (RFC 7468).
+    pub(super) authority: String,
+    /// For --ignore-certificate-errors-spki-list.
+    pub(super) key_hash: String,
+}
+
+/// Makes the identity of `domain`.
+pub(super) fn identity(domain: &str) -> Result<Identity, CertificateError> {
+    let (acceptor, authority, key_hash) = issue(domain)?;
+    let (untrusted, ..) = issue(domain)?;
+    Ok(Identity {
+        acceptor,
+        untrusted,
+        authority,
+        key_hash,
+    })
+}
+
+fn issue(domain: &str) -> Result<(TlsAcceptor, String, String), CertificateError> {
+    let base = aim(domain).fill("http://$NAME");
     let mut issuer = CertificateParams::default();
     issuer
         .distinguished_name
         .push(DnType::CommonName, "onioncell leak test");
-    let issuer = Issuer::new(issuer, KeyPair::generate()?);
+    issuer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(issuer, KeyPair::generate()?)?;
 
     let key = KeyPair::generate()?;
     let mut leaf = CertificateParams::new(vec![domain.to_owned()])?;
@@ -46,7 +72,9 @@ pub(super) fn acceptor(domain: &str) -> Result<TlsAcceptor, CertificateError> {
         AUTHORITY_INFORMATION,
         authority_information(&base),
     )];
+    leaf.use_authority_key_identifier_extension = true;
     let certificate = leaf.signed_by(&key, &issuer)?;
+    let key_hash = BASE64.encode(sha256(&key.subject_public_key_info()));
 
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -54,7 +82,25 @@ pub(super) fn acceptor(domain: &str) -> Result<TlsAcceptor, CertificateError> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    let authority = format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        BASE64.encode(issuer.der())
+    );
+    Ok((TlsAcceptor::from(Arc::new(config)), authority, key_hash))
+}
+
+/// Where the vector of the untrusted certificate aims.
+pub(super) fn aim(domain: &str) -> Aim<'_> {
+    Aim {
+        number: vectors::number("certificate-fetch").unwrap_or_default(),
+        domain,
+    }
+}
+
+fn sha256(bytes: &[u8]) -> Vec<u8> {
+    let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let hash = suite.tls13().map(|suite| suite.common.hash_provider);
+    hash.map_or_else(Vec::new, |hash| hash.hash(bytes).as_ref().to_vec())
 }
 
 fn authority_information(base: &str) -> Vec<u8> {

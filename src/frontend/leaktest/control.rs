@@ -14,10 +14,13 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::certificate::{self, CertificateError};
 use super::drive::{self, DriveError};
+use super::progress::Progress;
 use super::verdict::Evidence;
 use super::web::{self, WebError};
 use crate::browser::cdp::{CdpError, Connection};
+use crate::browser::switches;
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -30,6 +33,8 @@ pub enum ControlError {
         what: &'static str,
         source: io::Error,
     },
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     #[error(transparent)]
     Web(#[from] WebError),
     #[error("the control's pipe: {0}")]
@@ -44,14 +49,16 @@ pub async fn run(
     directory: &Path,
     domain: &str,
     at_least: Duration,
+    progress: &Progress,
 ) -> Result<Evidence, ControlError> {
     let make = |what| move |source| ControlError::Make { what, source };
     let loopback = (Ipv4Addr::LOCALHOST, 0);
     let listener = TcpListener::bind(loopback).await.map_err(make("proxy"))?;
     let proxy_port = listener.local_addr().map_err(make("proxy"))?.port();
-    let proxy = web::serve(listener, domain)?;
-    let (mut child, connection) = launch(chromium, directory, proxy_port)?;
-    let outcomes = drive::drive(&connection, domain, at_least).await;
+    let identity = certificate::identity(domain)?;
+    let proxy = web::serve(listener, domain, &identity)?;
+    let (mut child, connection) = launch(chromium, directory, proxy_port, &identity.key_hash)?;
+    let outcomes = drive::drive(&connection, domain, at_least, progress).await;
     close(&mut child, &connection).await;
     Ok(Evidence {
         packets: Vec::new(),
@@ -67,6 +74,7 @@ fn launch(
     chromium: &Path,
     directory: &Path,
     proxy_port: u16,
+    trusted_key: &str,
 ) -> Result<(Child, Connection), ControlError> {
     let make = |what| move |source| ControlError::Make { what, source };
     let (hears, tell) = io::pipe().map_err(make("pipe"))?;
@@ -76,12 +84,10 @@ fn launch(
     let says = above_standard(&says).map_err(make("pipe"))?;
     let mut command = Command::new(chromium);
     command
-        .arg("--headless=new")
+        .args(switches::bare(proxy_port, trusted_key))
         .arg("--no-sandbox")
         .arg("--disable-dev-shm-usage")
-        .arg("--remote-debugging-pipe")
         .arg(format!("--user-data-dir={}", directory.display()))
-        .arg(format!("--proxy-server=socks5://127.0.0.1:{proxy_port}"))
         .env_clear()
         .env("HOME", directory)
         .env("TMPDIR", directory)
@@ -90,10 +96,11 @@ fn launch(
         .stderr(Stdio::null())
         .kill_on_drop(true);
     let (hears_fd, says_fd) = (hears.as_raw_fd(), says.as_raw_fd());
-    // SAFETY: between fork and exec only dup2(2) is called, which is async-signal-safe; both
-    // descriptors stay open in this process until after the spawn.
+    // SAFETY: between fork and exec only prctl(2) and dup2(2) are called, which are
+    // async-signal-safe; both descriptors stay open in this process until after the spawn.
     unsafe {
         command.pre_exec(move || {
+            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
             for (from, to) in [(hears_fd, 3), (says_fd, 4)] {
                 if libc::dup2(from, to) < 0 {
                     return Err(io::Error::last_os_error());

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chromiumoxide_cdp::cdp::browser_protocol::browser::BrowserContextId;
+use chromiumoxide_cdp::cdp::browser_protocol::browser::{
+    BrowserContextId, PermissionDescriptor, PermissionSetting, SetPermissionParams,
+};
 use chromiumoxide_cdp::cdp::browser_protocol::cast;
 use chromiumoxide_cdp::cdp::browser_protocol::page::{
     self, EventDomContentEventFired, NavigateParams,
@@ -18,6 +20,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::aim::Aim;
+use super::progress::Progress;
 use super::vectors::{self, Action, Page, Vector};
 use crate::browser::cdp::{CdpError, Connection, Session};
 
@@ -26,9 +29,9 @@ const PAGE_LIMIT: Duration = Duration::from_secs(20);
 /// A navigation into the void never ends by itself.
 const NAVIGATION_LIMIT: Duration = Duration::from_secs(3);
 /// Many tabs at once take their time to open.
-const TAB_LIMIT: Duration = Duration::from_secs(20);
+const TAB_LIMIT: Duration = Duration::from_secs(30);
 /// So few that they do not wait for each other longer than that.
-const TABS_AT_ONCE: usize = 5;
+const TABS_AT_ONCE: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -50,13 +53,17 @@ pub async fn drive(
     connection: &Connection,
     domain: &str,
     at_least: Duration,
+    progress: &Progress,
 ) -> Result<Outcomes, DriveError> {
     let end = Instant::now() + at_least;
+    progress.say(&format!("{} vectors on two pages", on_pages()));
+    allow(connection, domain).await.map_err(DriveError::Tab)?;
     let pages = [Page::Plain, Page::Secure].map(|page| run_page(connection, page, domain));
     let mut outcomes = Outcomes::new();
     for page in join_all(pages).await {
         outcomes.extend(page?);
     }
+    progress.say("navigations, contexts with proxies of their own, Cast");
     let others: Vec<_> = stream::iter(vectors::all())
         .map(|(number, vector)| run_on_pipe(connection, Aim { number, domain }, vector))
         .buffer_unordered(TABS_AT_ONCE)
@@ -68,8 +75,27 @@ pub async fn drive(
             return Err(DriveError::Untried(vector.name));
         }
     }
+    progress.say("watching what it does by itself");
     sleep_until(end).await;
     Ok(outcomes)
+}
+
+/// Nobody is there to answer a prompt, and what a page is refused it cannot leak by.
+async fn allow(connection: &Connection, domain: &str) -> Result<(), CdpError> {
+    for name in ["notifications", "geolocation"] {
+        let mut allow =
+            SetPermissionParams::new(PermissionDescriptor::new(name), PermissionSetting::Granted);
+        allow.origin = Some(format!("https://{domain}"));
+        connection.root().call(allow).await?;
+    }
+    Ok(())
+}
+
+fn on_pages() -> usize {
+    let on_page = |action| matches!(action, Action::Markup(..) | Action::Script(..));
+    vectors::all()
+        .filter(|(_, vector)| on_page(vector.action))
+        .count()
 }
 
 /// Loads one of the two pages and runs what is on it.
@@ -89,7 +115,7 @@ async fn run_page(
         tab.call(page::EnableParams::default())
             .await
             .map_err(said)?;
-        // The site's certificate is nobody's; the origin is a secure context all the same.
+        // Where nothing makes the browser trust the site, the page shall load all the same.
         tab.call(SetIgnoreCertificateErrorsParams::new(true))
             .await
             .map_err(said)?;

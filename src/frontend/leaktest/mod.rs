@@ -1,17 +1,18 @@
 //! `onioncell leaktest`: tries to get past the cell in every known way, and shows what happened.
 //!
-//! The test runs on a host of its own ([`host`]), where nothing can leave the machine and every
-//! packet is seen ([`capture`]). There a browser in a cell tries every vector ([`vectors`],
-//! [`drive`]), and so does a plain one as a control ([`control`]), both with the same pages
-//! ([`site`]). [`verdict`] turns what was seen into findings, [`report`] writes them.
+//! Three browsers try every vector ([`vectors`], [`drive`]) with the same pages ([`site`]): one in a
+//! cell, one in a cell without any other defence ([`subject`]), and a plain one as a control
+//! ([`control`]). Each has a process ([`job`]) and a host of its own ([`host`]), where nothing can
+//! leave the machine and every packet is seen ([`capture`]); so they run side by side and no packet
+//! is another's. [`verdict`] turns what was seen into findings, [`report`] writes them.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
 
 pub mod aim;
 mod capture;
@@ -19,7 +20,9 @@ mod certificate;
 mod control;
 mod drive;
 mod host;
+mod job;
 pub mod packet;
+mod progress;
 pub mod report;
 pub mod site;
 mod subject;
@@ -27,19 +30,23 @@ pub mod vectors;
 pub mod verdict;
 pub mod web;
 
+pub use job::host_main;
 pub use report::Report;
 
+use super::progress::interrupted;
 use crate::config::Flags;
 use crate::protocol::error::{Code, Failure};
 use crate::protocol::render::Format;
-use crate::run::launch::Program;
-use capture::Capture;
+use job::{Job, Role, Run};
 
 /// The hidden subcommand that this program re-executes itself as.
 pub const HOST_COMMAND: &str = "leaktest-host";
 
-/// What both runs take besides the time they are watched; far more than they need.
+/// What the runs take besides the time they are watched; far more than they need.
 const LIMIT: Duration = Duration::from_secs(150);
+/// How long a run that is told to end may take to end its browser.
+const FAREWELL: Duration = Duration::from_secs(5);
+const REMOVE_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a leak test can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,14 +55,6 @@ pub struct LeaktestOptions {
     #[arg(long, default_value_t = 5, value_name = "SECONDS", env = "ONIONCELL_WATCH",
           value_parser = clap::value_parser!(u64).range(..=3600))]
     watch: u64,
-}
-
-/// The same for the process that does it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Job {
-    chromium: Option<PathBuf>,
-    chromium_sandbox_off: bool,
-    watch: Duration,
 }
 
 /// Why there is no result.
@@ -116,12 +115,14 @@ pub(super) async fn run(
     format: Format,
     options: LeaktestOptions,
 ) -> Result<(String, u8), Failure> {
-    let job = Job {
+    let experiment = Experiment {
+        program: "/proc/self/exe".into(),
         chromium: flags.chromium.clone(),
         chromium_sandbox_off: flags.dangerously_no_chromium_sandbox,
         watch: Duration::from_secs(options.watch),
+        plant: false,
     };
-    let report = delegate(&job).await?;
+    let report = experiment.run().await?;
     let text = match format {
         Format::Human => report.to_text(),
         Format::Json | Format::Sentinel => format!("{}\n", report.to_json()),
@@ -129,110 +130,130 @@ pub(super) async fn run(
     Ok((text, report.exit_status()))
 }
 
-/// Runs the test in a process of its own, and waits for its report.
-async fn delegate(job: &Job) -> Result<Report, NoResult> {
-    let argument = serde_json::to_string(job).map_err(NoResult::failed)?;
-    let child = Command::new("/proc/self/exe")
-        .arg(HOST_COMMAND)
-        .arg(argument)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(NoResult::failed)?;
-    let limit = LIMIT + 2 * job.watch;
-    let output = tokio::time::timeout(limit, child.wait_with_output())
-        .await
-        .map_err(|_| NoResult::failed(format!("leak test not done after {} s", limit.as_secs())))?
-        .map_err(NoResult::failed)?;
-    if output.stdout.is_empty() {
-        let ended = format!("the leak test ended without a report ({})", output.status);
-        return Err(NoResult::failed(ended));
+/// A leak test to be run.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct Experiment {
+    /// This program, which each run re-executes.
+    pub program: PathBuf,
+    pub chromium: Option<PathBuf>,
+    pub chromium_sandbox_off: bool,
+    pub watch: Duration,
+    /// Makes the cell's host send a packet during its run, which has to be found.
+    pub plant: bool,
+}
+
+impl Experiment {
+    /// Runs the three browsers side by side, and judges what was seen.
+    pub async fn run(&self) -> Result<Report, Failure> {
+        let directory = tempfile::Builder::new()
+            .prefix("onioncell-leaktest-")
+            .tempdir()
+            .map_err(NoResult::failed)?;
+        let report = self.run_in(directory.path()).await;
+        remove(directory).await;
+        report
     }
-    serde_json::from_slice::<Result<Report, NoResult>>(&output.stdout).map_err(NoResult::failed)?
-}
 
-/// What the re-executed process does, before any runtime or thread exists. The report goes to
-/// standard output, for the process that started it.
-pub fn host_main() -> ExitCode {
-    let answer = parse().and_then(|job| on_own_host(&job));
-    let written = serde_json::to_vec(&answer)
-        .map_err(std::io::Error::from)
-        .and_then(|bytes| std::io::stdout().write_all(&bytes));
-    match (answer, written) {
-        (Ok(_), Ok(())) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+    async fn run_in(&self, directory: &Path) -> Result<Report, Failure> {
+        let mut children = Vec::new();
+        for role in Role::ALL {
+            children.push(self.start(role, directory)?);
+        }
+        let (mut answers, mut lifelines) = (Vec::new(), Vec::new());
+        for mut child in children {
+            lifelines.extend(child.stdin.take());
+            answers.push(self.answer(child));
+        }
+        let mut all = std::pin::pin!(futures::future::join_all(answers));
+        let answers = tokio::select! {
+            answers = &mut all => answers,
+            signal = interrupted() => {
+                // Each run ends its browser when its standard input does.
+                drop(lifelines);
+                let _ = timeout(FAREWELL, all).await;
+                return Err(NoResult::failed(format!("leaktest ended by {signal}")).into());
+            }
+        };
+        let runs = answers.into_iter().collect::<Result<Vec<Run>, _>>()?;
+        let Ok([cell, kernel_alone, control]) = <[Run; 3]>::try_from(runs) else {
+            return Err(NoResult::failed("a run is missing").into());
+        };
+        Ok(conclude(cell, kernel_alone, control))
+    }
+
+    fn start(&self, role: Role, directory: &Path) -> Result<Child, NoResult> {
+        let directory = directory.join(format!("{role:?}"));
+        std::fs::create_dir(&directory).map_err(NoResult::failed)?;
+        let job = Job {
+            role,
+            chromium: self.chromium.clone(),
+            chromium_sandbox_off: self.chromium_sandbox_off,
+            watch: self.watch,
+            plant: self.plant && role == Role::Cell,
+            directory: directory.clone(),
+        };
+        Command::new(&self.program)
+            .arg(HOST_COMMAND)
+            .arg(serde_json::to_string(&job).map_err(NoResult::failed)?)
+            .env("TMPDIR", directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(NoResult::failed)
+    }
+
+    async fn answer(&self, child: Child) -> Result<Run, NoResult> {
+        let limit = LIMIT + self.watch;
+        let output = timeout(limit, child.wait_with_output())
+            .await
+            .map_err(|_| {
+                NoResult::failed(format!("leak test not done after {} s", limit.as_secs()))
+            })?
+            .map_err(NoResult::failed)?;
+        if output.stdout.is_empty() {
+            let ended = format!("the leak test ended without a report ({})", output.status);
+            return Err(NoResult::failed(ended));
+        }
+        serde_json::from_slice::<Result<Run, NoResult>>(&output.stdout).map_err(NoResult::failed)?
     }
 }
 
-fn parse() -> Result<Job, NoResult> {
-    let argument = std::env::args().nth(2).unwrap_or_default();
-    serde_json::from_str(&argument).map_err(NoResult::failed)
+/// Removes the directory. A browser whose run was killed may still be ending, and writing.
+async fn remove(directory: tempfile::TempDir) {
+    let path = directory.keep();
+    let gone = async {
+        while std::fs::remove_dir_all(&path).is_err() && path.exists() {
+            sleep(REMOVE_AGAIN).await;
+        }
+    };
+    if timeout(FAREWELL, gone).await.is_err() {
+        eprintln!("leaktest: {} could not be removed", path.display());
+    }
 }
 
-/// The whole test, in order.
-fn on_own_host(job: &Job) -> Result<Report, NoResult> {
-    // 1. Never outlive the caller.
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(NoResult::failed)?;
-    // 2. Namespaces, while there is one thread.
-    let directory = tempfile::Builder::new()
-        .prefix("onioncell-leaktest-")
-        .tempdir()
-        .map_err(NoResult::failed)?;
-    host::enter().map_err(|error| NoResult::no_host(&error, error.hint()))?;
-    let mut notes: Vec<String> = host::replace_resolver(directory.path())
+fn conclude(cell: Run, kernel_alone: Run, control: Run) -> Report {
+    let judge = |run: &Run| verdict::judge(&run.evidence, aim::DOMAIN);
+    let mut notes = Vec::new();
+    for note in [&cell, &kernel_alone, &control]
         .into_iter()
-        .collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(NoResult::failed)?;
-    runtime.block_on(async {
-        // 3. The link, and the capture before anything runs.
-        let made = host::make_link().await;
-        notes.extend(made.map_err(|error| NoResult::no_host(&error, error.hint()))?);
-        let mut capture = Capture::start().map_err(|error| {
-            NoResult::no_host(error, "packet sockets must be allowed in a user namespace")
-        })?;
-        // What the kernel said while the link came up is nobody's leak.
-        capture.take().await.map_err(NoResult::failed)?;
-        // 4. The cell, then the control, each judged by its own packets.
-        let program = Program::find(job.chromium.as_deref(), directory.path())?;
-        let cell = cell(job, &program, &mut capture, &mut notes).await?;
-        let control = control(job, &program, directory.path(), &mut capture).await?;
-        Ok(Report {
-            cell,
-            control,
-            notes,
-        })
-    })
-}
-
-async fn cell(
-    job: &Job,
-    program: &Program,
-    capture: &mut Capture,
-    notes: &mut Vec<String>,
-) -> Result<Vec<verdict::Finding>, NoResult> {
-    let (mut evidence, gaps) =
-        subject::run(program, job.chromium_sandbox_off, aim::DOMAIN, job.watch).await?;
-    notes.extend(gaps.into_iter().map(str::to_owned));
-    evidence.packets = capture.take().await.map_err(NoResult::failed)?;
-    Ok(verdict::judge(&evidence, aim::DOMAIN))
-}
-
-async fn control(
-    job: &Job,
-    program: &Program,
-    directory: &Path,
-    capture: &mut Capture,
-) -> Result<Vec<verdict::Finding>, NoResult> {
-    let profile = directory.join("control");
-    std::fs::create_dir(&profile).map_err(NoResult::failed)?;
-    let mut evidence = control::run(&program.path, &profile, aim::DOMAIN, job.watch)
-        .await
-        .map_err(NoResult::failed)?;
-    evidence.packets = capture.take().await.map_err(NoResult::failed)?;
-    Ok(verdict::judge(&evidence, aim::DOMAIN))
+        .flat_map(|run| &run.notes)
+    {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    let control = judge(&control);
+    let [cell, kernel_alone] = [&cell, &kernel_alone].map(|run| {
+        let mut findings = judge(run);
+        verdict::tell_inert(&mut findings, &control);
+        findings
+    });
+    Report {
+        cell,
+        kernel_alone,
+        control,
+        notes,
+    }
 }

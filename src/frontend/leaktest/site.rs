@@ -51,20 +51,34 @@ impl Response {
     }
 }
 
-/// Answers a request for `path` (with its query) on the site `domain`.
+/// Asked for after `?run` has done all that a page does by itself.
+pub const DONE: &str = "/done";
+/// A picture in a page with `?run`. A server that answers it after [`DONE`] has come keeps the page
+/// loading until then.
+pub const HOLD: &str = "/hold";
+
+/// Answers a request for `path` (with its query) on the site `domain`. A page with the query `run`
+/// runs its vectors by itself.
 pub fn respond(path: &str, domain: &str) -> Response {
     if let Some(location) = path.strip_prefix("/redirect?") {
         // A line break would end the header.
         let location: String = location.chars().filter(|c| !c.is_control()).collect();
         return Response::new(302, TEXT, "").with("Location", location);
     }
-    let path = path.split('?').next().unwrap_or_default();
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
     for page in [Page::Plain, Page::Secure] {
         if path == page.path() {
-            return Response::new(200, HTML, page_html(page, domain));
+            let mut html = page_html(page, domain);
+            if query == "run" {
+                html += &format!(
+                    "<img src={HOLD}>\n<script>leaktest().then(() => fetch('{DONE}'))</script>\n"
+                );
+            }
+            return Response::new(200, HTML, html);
         }
     }
     match path {
+        DONE | HOLD => Response::new(200, TEXT, ""),
         "/empty" => Response::new(200, HTML, "<!doctype html><title>empty</title>"),
         "/runner.js" => Response::new(200, SCRIPT, include_str!("assets/runner.js")),
         "/worker.js" => Response::new(200, SCRIPT, include_str!("assets/worker.js")),
@@ -85,9 +99,6 @@ fn special(path: &str, domain: &str) -> Option<Response> {
             "Content-Security-Policy",
             format!("img-src 'none'; report-uri http://{elsewhere}/report"),
         ),
-        "reporting" => page("<img src=/blocked.png>")
-            .with("Reporting-Endpoints", format!("r=\"https://{elsewhere}/report\""))
-            .with("Content-Security-Policy", "img-src 'none'; report-to r"),
         "nel" => page("")
             .with(
                 "Report-To",
@@ -95,7 +106,6 @@ fn special(path: &str, domain: &str) -> Option<Response> {
             )
             .with("NEL", r#"{"report_to":"n","max_age":600,"include_subdomains":true,"success_fraction":1}"#),
         "alt-svc" => page("").with("Alt-Svc", format!(r#"h3=":443"; ma=600, h3="{elsewhere}:443"; ma=600"#)),
-        "sourcemap" => Response::new(200, SCRIPT, "0").with("SourceMap", format!("http://{elsewhere}/a.map")),
         _ => return None,
     })
 }

@@ -9,7 +9,7 @@ use super::vectors;
 use super::web::Asked;
 
 /// All that one run left behind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Evidence {
     pub packets: Vec<Packet>,
     pub asked: Vec<Asked>,
@@ -22,6 +22,9 @@ pub struct Evidence {
 pub enum Verdict {
     #[serde(rename = "contained")]
     Contained,
+    /// No packet, and nothing else either, not even from the control: it proves nothing.
+    #[serde(rename = "inert")]
+    Inert,
     LEAKED,
 }
 
@@ -35,7 +38,16 @@ pub struct Finding {
     pub how: String,
     /// What the page saw.
     pub page: Option<String>,
+    /// How often its proxy was asked for something.
+    pub requests: usize,
     pub packets: Vec<Packet>,
+}
+
+impl Finding {
+    /// Whether the browser did anything on the network for it.
+    fn is_live(&self) -> bool {
+        self.requests > 0 || !self.packets.is_empty()
+    }
 }
 
 /// Packets that belong to no vector are reported under this name.
@@ -104,8 +116,10 @@ fn finding<'a>(
     asked: impl Iterator<Item = &'a Asked>,
     page: Option<&String>,
 ) -> Finding {
+    let asked: Vec<&Asked> = asked.collect();
+    let requests = asked.len();
     let how = if packets.is_empty() {
-        contained(asked)
+        contained(&asked)
     } else {
         format!("{} packets", packets.len())
     };
@@ -119,12 +133,14 @@ fn finding<'a>(
         },
         how,
         page: page.cloned(),
+        requests,
         packets,
     }
 }
 
-fn contained<'a>(asked: impl Iterator<Item = &'a Asked>) -> String {
+fn contained(asked: &[&Asked]) -> String {
     let mut how: Vec<String> = asked
+        .iter()
         .map(|asked| match &asked.denied {
             Some(reason) => format!("gateway denied {}:{}: {reason}", asked.host, asked.port),
             None => format!("gateway was asked for {}:{}", asked.host, asked.port),
@@ -137,6 +153,27 @@ fn contained<'a>(asked: impl Iterator<Item = &'a Asked>) -> String {
     } else {
         how.join("; ")
     }
+}
+
+/// Takes the word "contained" from each vector that nobody did anything for: neither this browser at
+/// its gateway, nor the control at its proxy or on the network.
+pub fn tell_inert(findings: &mut [Finding], control: &[Finding]) {
+    let live_in_control = |name: &str| {
+        let mut same = control.iter().filter(|finding| finding.name == name);
+        same.any(Finding::is_live)
+    };
+    for finding in findings {
+        if !finding.is_live() && !live_in_control(&finding.name) {
+            finding.verdict = Verdict::Inert;
+            finding.how = "nothing was sent, by the control neither".to_owned();
+        }
+    }
+}
+
+/// How many findings have that verdict.
+pub fn count(findings: &[Finding], verdict: Verdict) -> usize {
+    let same = findings.iter().filter(|finding| finding.verdict == verdict);
+    same.count()
 }
 
 /// Why the control is not believed, if it is not.
@@ -212,6 +249,35 @@ mod tests {
         let findings = judge(&Evidence::default(), DOMAIN);
         assert_eq!(findings.len(), vectors::all().count());
         assert!(names(&findings).is_empty());
+    }
+
+    #[test]
+    fn a_vector_that_the_control_did_nothing_for_proves_nothing() {
+        let asked = |host: &str| Asked {
+            host: host.into(),
+            port: 80,
+            denied: None,
+        };
+        let control = Evidence {
+            packets: vec![lookup("v01.leaktest.example")],
+            asked: vec![asked("v02.leaktest.example")],
+            ..Default::default()
+        };
+        let cell = Evidence {
+            asked: vec![asked("v03.leaktest.example")],
+            packets: vec![lookup("v04.leaktest.example")],
+            ..Default::default()
+        };
+        let mut findings = judge(&cell, DOMAIN);
+        tell_inert(&mut findings, &judge(&control, DOMAIN));
+        let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
+        assert_eq!(verdicts[..3], [Verdict::Contained; 3]);
+        assert_eq!(verdicts[3], Verdict::LEAKED);
+        assert!(
+            verdicts[4..]
+                .iter()
+                .all(|verdict| *verdict == Verdict::Inert)
+        );
     }
 
     #[test]

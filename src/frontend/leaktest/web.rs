@@ -10,9 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
 
-use super::certificate::{self, CertificateError};
+use super::certificate::{self, CertificateError, Identity};
 use super::site;
 use crate::gateway::egress::Stream;
 use crate::gateway::{
@@ -53,13 +52,20 @@ pub(super) struct Serving {
 }
 
 /// Serves the site behind a gateway that allows the public web.
-pub(super) fn serve(listener: TcpListener, domain: &str) -> Result<Serving, WebError> {
+pub(super) fn serve(
+    listener: TcpListener,
+    domain: &str,
+    identity: &Identity,
+) -> Result<Serving, WebError> {
     let open_web = Overrides {
         allow_public_web: true,
         ..Default::default()
     };
     let policy = Arc::new(Policy::from_toml("", "leaktest", &open_web)?);
-    let web = Arc::new(Web::new(domain)?);
+    let web = Arc::new(Web {
+        domain: domain.to_owned(),
+        identity: identity.clone(),
+    });
     let ledger = Arc::new(Ledger::in_memory());
     let egress = Arc::new(SiteOnly(web));
     let gateway = Gateway::new(policy, egress, Arc::clone(&ledger), Limits::default())?;
@@ -126,7 +132,7 @@ impl Egress for SiteOnly {
 /// The site as a server.
 struct Web {
     domain: String,
-    tls: TlsAcceptor,
+    identity: Identity,
 }
 
 impl std::fmt::Debug for Web {
@@ -138,15 +144,9 @@ impl std::fmt::Debug for Web {
 }
 
 impl Web {
-    fn new(domain: &str) -> Result<Self, CertificateError> {
-        Ok(Self {
-            domain: domain.to_owned(),
-            tls: certificate::acceptor(domain)?,
-        })
-    }
-
     fn answers(&self, target: &Target) -> bool {
-        target.host.to_string() == self.domain && matches!(target.port, 80 | 443)
+        target.host.to_string() == self.domain
+            && (matches!(target.port, 80 | 443) || self.untrusted_port() == target.port)
     }
 
     /// Serves one connection to the site.
@@ -154,11 +154,16 @@ impl Web {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        if port == 443 {
-            self.exchange(self.tls.accept(stream).await?).await
-        } else {
-            self.exchange(stream).await
-        }
+        let tls = match port {
+            80 => return self.exchange(stream).await,
+            443 => &self.identity.acceptor,
+            _ => &self.identity.untrusted,
+        };
+        self.exchange(tls.accept(stream).await?).await
+    }
+
+    fn untrusted_port(&self) -> u16 {
+        certificate::aim(&self.domain).port()
     }
 
     /// One request, one answer. The pages post nothing to the site, so a request is its head.

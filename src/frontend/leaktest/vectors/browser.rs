@@ -44,16 +44,6 @@ pub(super) const VECTORS: &[Vector] = &[
         Navigate("view-source:http://$NAME/"),
     ),
     vector(
-        "navigate-ftp",
-        "navigation to ftp:",
-        Navigate("ftp://$NAME/"),
-    ),
-    vector(
-        "navigate-file",
-        "navigation to file: on another host",
-        Navigate("file://$LABEL/etc/hostname"),
-    ),
-    vector(
         "navigate-single-label",
         "navigation to a name without a dot",
         Navigate("http://$LABEL/"),

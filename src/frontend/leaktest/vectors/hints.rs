@@ -10,16 +10,6 @@ pub(super) const VECTORS: &[Vector] = &[
         "<link rel=dns-prefetch href='//$NAME/'>",
     ),
     markup(
-        "dns-prefetch-anchor",
-        "name lookups for links, switched on by the page",
-        "<meta http-equiv=x-dns-prefetch-control content=on><a href='http://$NAME/'>link</a>",
-    ),
-    script(
-        "dns-prefetch-script",
-        "<link rel=dns-prefetch> added by a script",
-        "return add('link', {rel: 'dns-prefetch', href: '//$NAME/'})",
-    ),
-    markup(
         "preconnect-name",
         "<link rel=preconnect> by name",
         "<link rel=preconnect href='http://$NAME/'>",
@@ -54,11 +44,6 @@ pub(super) const VECTORS: &[Vector] = &[
         "<link rel=modulepreload>",
         "<link rel=modulepreload href='http://$NAME/a.js'>",
     ),
-    markup(
-        "legacy-prerender",
-        "<link rel=prerender>",
-        "<link rel=prerender href='http://$NAME/next'>",
-    ),
     vector(
         "speculation-prefetch",
         "speculation rules: prefetch",
@@ -79,19 +64,6 @@ pub(super) const VECTORS: &[Vector] = &[
         "preconnect-secure",
         "<link rel=preconnect> to an https origin (HTTPS records)",
         Markup(Page::Secure, "<link rel=preconnect href='https://$NAME/'>"),
-    ),
-    vector(
-        "dns-prefetch-secure",
-        "<link rel=dns-prefetch> to an https origin (HTTPS records)",
-        Markup(
-            Page::Secure,
-            "<link rel=dns-prefetch href='https://$NAME/'>",
-        ),
-    ),
-    markup(
-        "favicon",
-        "the page's icon",
-        "<link rel=icon href='http://$NAME/favicon.ico'>",
     ),
     markup(
         "manifest",

@@ -188,7 +188,7 @@ pub(super) const VECTORS: &[Vector] = &[
     script(
         "video",
         "<video>",
-        "return add('video', {src: 'http://$NAME/a.webm', preload: 'auto'})",
+        "return add('video', {src: 'http://$NAME/a.webm', preload: 'auto', muted: '', autoplay: ''})",
     ),
     script(
         "script",
@@ -265,10 +265,5 @@ pub(super) const VECTORS: &[Vector] = &[
         "csp-report",
         "the report of a Content-Security-Policy violation",
         "return frame({src: '/csp/$LABEL'})",
-    ),
-    script(
-        "source-map",
-        "a script's source map",
-        "return add('script', {src: '/sourcemap/$LABEL'})",
     ),
 ];

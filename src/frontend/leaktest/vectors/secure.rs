@@ -19,16 +19,6 @@ pub(super) const VECTORS: &[Vector] = &[
         "return transport('https://$V4:443/')",
     ),
     secure(
-        "webtransport-ipv6",
-        "WebTransport (QUIC) to an IPv6 address",
-        "return transport('https://[$V6]:443/')",
-    ),
-    secure(
-        "webtransport-lan",
-        "WebTransport (QUIC) to the local network",
-        "return transport('https://$LAN:443/')",
-    ),
-    secure(
         "http3-alt-svc",
         "HTTP/3, offered by an Alt-Svc header",
         "await get('/alt-svc/$LABEL'); return get('/alt-svc/$LABEL')",
@@ -69,29 +59,9 @@ pub(super) const VECTORS: &[Vector] = &[
         "return navigator.credentials.get({publicKey: {challenge: new Uint8Array(32), rpId: '$LABEL.example'}}).then(() => 'signed in')",
     ),
     secure(
-        "presentation",
-        "the search for displays (DIAL, Cast: SSDP, mDNS)",
-        "return new PresentationRequest(['https://$NAME/', 'cast:0F5096E8']).getAvailability().then(found => String(found.value))",
-    ),
-    secure(
         "attribution",
         "attribution reporting",
         "return add('img', {attributionSrc: 'https://$NAME/attribution', src: 'https://$NAME/a.png'})",
-    ),
-    secure(
-        "interest-group",
-        "an interest group's updates",
-        "return navigator.joinAdInterestGroup({owner: 'https://$NAME', name: 'g', updateURL: 'https://$NAME/u'}, 1000).then(() => 'joined')",
-    ),
-    secure(
-        "direct-sockets-tcp",
-        "Direct Sockets over TCP",
-        "return new TCPSocket('$V4', 80).opened.then(() => 'opened')",
-    ),
-    secure(
-        "direct-sockets-udp",
-        "Direct Sockets over UDP",
-        "return new UDPSocket({remoteAddress: '$V4', remotePort: 53}).opened.then(() => 'opened')",
     ),
     secure(
         "fetch-target-loopback",
@@ -104,11 +74,6 @@ pub(super) const VECTORS: &[Vector] = &[
         "return get('http://$LAN/', {targetAddressSpace: 'local'})",
     ),
     secure(
-        "reporting-api",
-        "the Reporting API",
-        "return frame({src: '/reporting/$LABEL'})",
-    ),
-    secure(
         "network-error-logging",
         "Network Error Logging",
         "return get('/nel/$LABEL').then(() => get('https://$NAME/'))",
@@ -118,9 +83,9 @@ pub(super) const VECTORS: &[Vector] = &[
         "WebSocket from a secure page",
         "return socket('wss://$V4/')",
     ),
-    vector(
+    secure(
         "certificate-fetch",
-        "the issuer, the revocation list and the status of a certificate",
-        super::Action::Watch,
+        "the issuer, the revocation list and the status of a certificate that is not trusted",
+        "return get('https://$DOMAIN:$PORT/')",
     ),
 ];

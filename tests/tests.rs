@@ -16,6 +16,8 @@ mod user;
 mod at_rest;
 /// The main job: pages over Tor, and nothing else leaves.
 mod browse;
+/// `--isolation container`, and systems without user namespaces.
+mod container;
 /// What the caller reads when something is wrong, and what is left behind: nothing.
 mod errors;
 /// Every escape from the cell, tried in Chromium's place.

@@ -24,6 +24,8 @@ mod errors;
 mod escape;
 /// The gateway over real sockets: served, refused, recorded.
 mod gateway;
+/// `--headed`: the same page in a window.
+mod headed;
 /// The lab does what the other tests rely on.
 mod lab_selftest;
 /// `onioncell leaktest`: every vector contained, beside a control that leaks.

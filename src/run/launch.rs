@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ impl Launch<'_> {
             give(&user_data)?;
             give(&temp)?;
         }
+        self.display.as_ref().map_or(Ok(()), answers)?;
         let arguments = switches::arguments(Setup {
             gateway_port: GATEWAY_PORT,
             major_version: self.program.major(),
@@ -159,6 +161,22 @@ fn give(directory: &Path) -> Result<(), Failure> {
     cell::give(directory, cell::CELL_IDS).map_err(|error| {
         let message = format!("cannot give {} to the cell: {error}", directory.display());
         Failure::new(Code::OpFailed, message)
+    })
+}
+
+/// Asked here, where a display that is gone has its name.
+fn answers(display: &Display) -> Result<(), Failure> {
+    let (name, socket) = match display {
+        Display::X11 { name, socket, .. } => (name.as_str(), socket),
+        Display::Wayland { socket } => ("Wayland", socket),
+    };
+    UnixStream::connect(socket).map(drop).map_err(|error| {
+        let message = format!(
+            "--headed needs a display, and {name} does not answer at {}: {error}",
+            socket.display()
+        );
+        Failure::new(Code::Usage, message)
+            .hint("run it in a desktop session, or leave --headed out")
     })
 }
 

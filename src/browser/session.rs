@@ -84,11 +84,13 @@ impl Session {
             .send(SetLifecycleEventsEnabledParams::new(true))
             .map_err(cdp)?;
         let (width, height) = VIEWPORT;
-        let viewport = page
-            .send(SetDeviceMetricsOverrideParams::new(
-                width, height, 1.0, false,
-            ))
-            .map_err(cdp)?;
+        // The screen too, or pages would see 800×600 without a window and the operator's own with one.
+        let metrics = SetDeviceMetricsOverrideParams {
+            screen_width: Some(width.into()),
+            screen_height: Some(height.into()),
+            ..SetDeviceMetricsOverrideParams::new(width, height, 1.0, false)
+        };
+        let viewport = page.send(metrics).map_err(cdp)?;
         let tree = page
             .send(page::GetFrameTreeParams::default())
             .map_err(cdp)?;

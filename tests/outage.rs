@@ -182,6 +182,35 @@ fn a_killed_launcher_takes_the_whole_browser_with_it() {
 }
 
 #[test]
+fn a_profile_whose_runs_were_killed_five_times_opens_again_at_once() {
+    let Some(lab) = shared_lab() else { return };
+    let site = lab.site("killed.site.example");
+    let user = User::new(lab);
+    let go = ["--allow", "killed.site.example", "navigate"];
+    let lock = user
+        .workspace()
+        .join(".browser_profile/chromium/SingletonLock");
+    for run in 0..5 {
+        let path = format!("/endless/{run}");
+        let mut running = user.start(&[&go[..], &[&site.url(&path)]].concat());
+        // Asked for: so this run has opened the profile that the last one left.
+        let loading = lab.web().wait_for(BOUND, |hit| {
+            hit.host == "killed.site.example" && hit.path == path
+        });
+        assert!(
+            loading.is_some(),
+            "run {run} did not get as far as its page"
+        );
+        running.child().kill().unwrap();
+        // Nobody waits for what it leaves: the next one starts at once.
+        running.child().wait().unwrap();
+        // The control: Chromium's own lock is still there, in the name of a process that is not.
+        assert!(lock.symlink_metadata().is_ok(), "run {run}");
+    }
+    user.run(&[&go[..], &[&site.url("/")]].concat()).ok();
+}
+
+#[test]
 fn sigterm_ends_the_run_in_order() {
     let Some(lab) = shared_lab() else { return };
     let site = lab.site("term.site.example");

@@ -16,12 +16,16 @@ mod user;
 mod at_rest;
 /// The main job: pages over Tor, and nothing else leaves.
 mod browse;
+/// `--isolation container`, and systems without user namespaces.
+mod container;
 /// What the caller reads when something is wrong, and what is left behind: nothing.
 mod errors;
 /// Every escape from the cell, tried in Chromium's place.
 mod escape;
 /// The gateway over real sockets: served, refused, recorded.
 mod gateway;
+/// `--headed`: the same page in a window.
+mod headed;
 /// The lab does what the other tests rely on.
 mod lab_selftest;
 /// `onioncell leaktest`: every vector contained, beside a control that leaks.

@@ -83,7 +83,6 @@ fn table() -> Vec<(&'static str, Value, &'static str)> {
         ("SyncDisabled", json!(true), NO_REQUEST),
         ("BrowserSignin", json!(0), NO_REQUEST),
         ("ChromeVariations", json!(2), NO_REQUEST),
-        ("GenAiDefaultSettings", json!(2), NO_REQUEST),
         (
             "ExtensionInstallBlocklist",
             json!(["*"]),

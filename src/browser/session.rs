@@ -84,11 +84,13 @@ impl Session {
             .send(SetLifecycleEventsEnabledParams::new(true))
             .map_err(cdp)?;
         let (width, height) = VIEWPORT;
-        let viewport = page
-            .send(SetDeviceMetricsOverrideParams::new(
-                width, height, 1.0, false,
-            ))
-            .map_err(cdp)?;
+        // The screen too, or pages would see 800×600 without a window and the operator's own with one.
+        let metrics = SetDeviceMetricsOverrideParams {
+            screen_width: Some(width.into()),
+            screen_height: Some(height.into()),
+            ..SetDeviceMetricsOverrideParams::new(width, height, 1.0, false)
+        };
+        let viewport = page.send(metrics).map_err(cdp)?;
         let tree = page
             .send(page::GetFrameTreeParams::default())
             .map_err(cdp)?;
@@ -115,6 +117,29 @@ impl Session {
             adequate: verdict.contains("adequately sandboxed") && !verdict.contains("NOT"),
             verdict,
         })
+    }
+
+    /// The managed policies that Chromium has read and obeys, by chrome://policy.
+    pub async fn policies_in_force(&self) -> Result<Vec<String>, OpError> {
+        const OP: &str = "doctor";
+        let url = "chrome://policy";
+        let budget = Duration::from_secs(10);
+        within(OP, url, budget, self.load(url, WaitUntil::Load)).await?;
+        // A row each, also for those not set, filled in after the page has loaded.
+        let script = "new Promise(done => { \
+            const rows = (root, found = []) => { \
+                for (const node of root.querySelectorAll('*')) { \
+                    if (node.localName === 'policy-row') found.push(node.shadowRoot); \
+                    else if (node.shadowRoot) rows(node.shadowRoot, found) } \
+                return found }; \
+            const text = (row, part) => row?.querySelector(part)?.textContent.trim(); \
+            const look = () => { \
+                const all = rows(document); \
+                if (!all.length || !all.every(row => text(row, '.name'))) return requestAnimationFrame(look); \
+                done(all.filter(row => text(row, '.level') === 'Mandatory' && text(row, '.messages') !== 'Error') \
+                    .map(row => text(row, '.name'))) }; \
+            look() })";
+        within(OP, url, budget, self.inspect(OP, script)).await
     }
 
     /// Runs a script of ours in a world of its own, where the page's scripts have no say.

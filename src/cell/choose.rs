@@ -6,6 +6,12 @@ use super::error::{CellError, Failure};
 use super::plan::Isolation;
 use super::probe::Capabilities;
 
+/// What Docker's default profile withholds from an unprivileged user, and a cell with a file system
+/// of its own takes. Without those after chroot a cell does without such a file system.
+const CONTAINER_REMEDY: &str = "start the container with --security-opt seccomp=FILE, where FILE is Docker's default profile \
+     plus clone, unshare, chroot, mount, umount2, pivot_root, mount_setattr and sethostname; \
+     or, wider, with --security-opt seccomp=unconfined";
+
 /// `--isolation`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,8 +109,7 @@ fn remedy(refused: &Failure, can: &Capabilities) -> String {
         return "sysctl kernel.unprivileged_userns_clone=1".to_owned();
     }
     if can.container.is_some() || limits.seccomp_filtered {
-        return "start the container with --security-opt seccomp=FILE, where FILE is what `onioncell policy seccomp` prints"
-            .to_owned();
+        return CONTAINER_REMEDY.to_owned();
     }
     if limits.apparmor_restrict_unprivileged_userns == Some(1) {
         return "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for onioncell with `userns,`"

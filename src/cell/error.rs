@@ -6,6 +6,9 @@ use std::io;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+/// The operation that fails on a profile which the cell's user cannot use.
+pub(super) const WRITE_TO: &str = "write to";
+
 /// One refused step. Plain data, because it happens in `cell-init` and is told in the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -27,6 +30,20 @@ impl Failure {
     #[must_use]
     pub fn reason(&self) -> Errno {
         Errno::from_raw(self.errno)
+    }
+
+    /// What the operator can change, for the steps that depend on more than the kernel.
+    fn remedy(&self) -> Option<&'static str> {
+        match self.reason() {
+            // Only where the network is shared: a namespace of the cell's own has every port free.
+            Errno::EADDRINUSE => Some(
+                "another program in this container has the port; give each browser a container of its own",
+            ),
+            Errno::EACCES if self.operation == WRITE_TO => Some(
+                "name a directory that this user can reach and write to with --profile DIR, or start as that user",
+            ),
+            _ => None,
+        }
     }
 }
 
@@ -88,7 +105,8 @@ impl CellError {
         match self {
             Self::Unavailable { remedy, .. } => Some(remedy),
             Self::Program(_) => Some("--chromium PATH names the Chromium binary"),
-            Self::Step(_) | Self::Launch(_) | Self::Silent(_) => None,
+            Self::Step(failure) => failure.remedy(),
+            Self::Launch(_) | Self::Silent(_) => None,
         }
     }
 }

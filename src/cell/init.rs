@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{ForkResult, Pid, chdir, execve, fork, getpid, getppid, pipe2, setsid};
 
-use super::error::{Failure, On};
+use super::error::{Failure, On, WRITE_TO};
 use super::plan::{Fixture, Ids, Isolation, Plan};
 use super::wire::{self, Event, Request};
 use super::{fd, landlock, mount, net, probe, seccomp, supervise, user};
@@ -78,7 +78,7 @@ fn run(
     if plan.isolation == Isolation::Namespace {
         net::raise_loopback().map_err(step)?;
     }
-    if plan.isolation == Isolation::Namespace && plan.display.is_none() {
+    if plan.own_hostname {
         net::forget_hostname().map_err(step)?;
     }
 
@@ -173,12 +173,12 @@ fn become_program(plan: &Plan, pipes: &Pipes) -> Result<Infallible, (Failure, bo
     setrlimit(Resource::RLIMIT_CORE, 0, 0)
         .on("forbid", "core dumps")
         .map_err(step)?;
-    chdir(&plan.temp)
-        .on("enter", plan.temp.display())
-        .map_err(step)?;
     for directory in [&plan.profile, &plan.temp] {
         writable(directory).map_err(step)?;
     }
+    chdir(&plan.temp)
+        .on("enter", plan.temp.display())
+        .map_err(step)?;
     let program = CString::new(plan.program.as_os_str().as_bytes());
     let argv = strings(
         std::iter::once(plan.program.display().to_string()).chain(plan.argv.iter().cloned()),
@@ -215,7 +215,7 @@ fn writable(directory: &Path) -> Result<(), Failure> {
         AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     )
     .on(
-        "write to",
+        WRITE_TO,
         format!("{} as user {}", directory.display(), user::current().uid),
     )
 }

@@ -126,6 +126,8 @@ pub struct Plan {
     /// A file system (mount namespace) and processes (PID namespace) of its own; none where they cannot be had.
     pub fixtures: Vec<Fixture>,
     pub pid_namespace: bool,
+    /// The machine's name is hidden.
+    pub own_hostname: bool,
     pub chromium_sandbox: bool,
     pub display: Option<Display>,
 }
@@ -182,6 +184,10 @@ impl Plan {
                 Vec::new()
             },
             pid_namespace: own_files && can.pid_namespace.is_ok(),
+            // An X server's cookies are filed under the host's name (Xau(3)).
+            own_hostname: isolation == Isolation::Namespace
+                && can.hostname.is_ok()
+                && inputs.display.is_none(),
             profile,
             temp,
             chromium_sandbox: inputs.chromium_sandbox,
@@ -210,6 +216,9 @@ impl Plan {
         }
         if !self.pid_namespace && can.landlock_abi < 6 {
             gaps.push("Landlock before ABI 6 and no PID namespace: processes of the same user can be signalled");
+        }
+        if !self.own_hostname && self.display.is_none() {
+            gaps.push("no host name of its own: Chromium can read this machine's");
         }
         if !self.chromium_sandbox {
             gaps.push("Chromium's own sandbox is off: pages run with all that the cell allows");
@@ -452,7 +461,7 @@ mod tests {
         assert_eq!(plan.profile, Path::new("/root/w/.browser_profile"));
         assert!(plan.argv.contains(&"--disable-dev-shm-usage".to_owned()));
         assert!(!plan.grants.iter().any(|g| g.path == Path::new("/dev/shm")));
-        assert_eq!(plan.not_covered(&can).len(), 2);
+        assert_eq!(plan.not_covered(&can).len(), 3);
     }
 
     #[test]

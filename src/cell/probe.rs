@@ -33,6 +33,8 @@ pub struct Capabilities {
     pub mounts: Answer,
     /// A PID namespace with its own /proc, which Docker refuses.
     pub pid_namespace: Answer,
+    /// A host name of its own, which Docker refuses.
+    pub hostname: Answer,
     /// 0 for none.
     pub landlock_abi: i32,
     pub seccomp: bool,
@@ -109,6 +111,7 @@ pub(super) fn explore() -> Capabilities {
         chromium_sandbox: trial(nested),
         mounts: trial(|| settle(&place(&shown, false))),
         pid_namespace: trial(own_processes),
+        hostname: trial(|| settle(&place(&[], false)).and_then(|()| net::forget_hostname())),
         namespaces,
         landlock_abi: landlock::abi(),
         seccomp: fs::exists("/proc/sys/kernel/seccomp/actions_avail").unwrap_or(false),
@@ -199,6 +202,7 @@ impl Capabilities {
             chromium_sandbox: Ok(()),
             mounts: Ok(()),
             pid_namespace: Ok(()),
+            hostname: Ok(()),
             landlock_abi: 7,
             seccomp: true,
             interfaces: vec!["eth0".to_owned()],
@@ -207,12 +211,13 @@ impl Capabilities {
         }
     }
 
-    /// The same system, where mounting is refused (Docker).
+    /// The same system, where mounting and naming are refused (Docker's default profile).
     #[must_use]
     pub fn without_mounts(mut self) -> Self {
         let refused = Failure::new("unshare", "mount namespace", Errno::EPERM);
         self.mounts = Err(refused.clone());
         self.pid_namespace = Err(refused);
+        self.hostname = Err(Failure::new("set", "host name", Errno::EPERM));
         self
     }
 }

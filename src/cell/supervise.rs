@@ -82,6 +82,11 @@ pub(super) fn say(pipe: &OwnedFd, refused: &(Failure, bool)) {
 }
 
 /// Waits until launcher or program has ended, ends the rest, says how it ended.
+///
+/// A supervisor that is itself killed (by an operator, or for want of memory: the cell cannot signal
+/// it) takes the program along, and with a PID namespace everything. Without one, a process that the
+/// program had sent into the background lives on: as confined as before, without a gateway, and no
+/// longer to be told from the launcher's other children if it were adopted there.
 pub(super) fn watch(
     control: &OwnedFd,
     launcher: &OwnedFd,

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::progress::TorProgress;
 use crate::browser::profile::Profile;
 use crate::browser::switches::Switches;
-use crate::cell::{self, Capabilities};
+use crate::browser::{OpError, managed};
+use crate::cell::{self, Capabilities, Isolation};
 use crate::config::{Config, EgressChoice, Flags};
 use crate::protocol::error::{Code, Failure};
 use crate::protocol::render::Format;
@@ -112,7 +113,9 @@ pub(super) async fn run(
 
 fn isolation_checks(config: &Config, can: &Capabilities, checks: &mut Vec<Check>) {
     let over_unix = matches!(config.egress, EgressChoice::Unix(_));
-    checks.push(match cell::choose(config.isolation, can, over_unix) {
+    let chosen = cell::choose(config.isolation, can, over_unix);
+    let in_container = matches!(chosen, Ok(Isolation::Container));
+    checks.push(match chosen {
         Ok(kind) => Check::ok("isolation", format!("{kind:?}").to_lowercase()),
         Err(error) => Check::fail("isolation", isolation(error)),
     });
@@ -125,6 +128,11 @@ fn isolation_checks(config: &Config, can: &Capabilities, checks: &mut Vec<Check>
         ),
     });
     checks.push(match &can.mounts {
+        _ if in_container => Check::warn(
+            "file system",
+            "Chromium sees what Landlock lets it see of the container's",
+            "--isolation namespace gives it one of its own, where namespaces can be had",
+        ),
         Ok(()) => Check::ok("file system", "Chromium sees only the files it is given"),
         Err(refused) => Check::warn(
             "file system",
@@ -185,12 +193,13 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
         let launched = launch.run().await?;
         let report = launched.session.sandbox_report().await;
         let report = report.map_err(|error| Failure::new(Code::OpFailed, error.to_string()))?;
+        let policies = policies(launched.session.policies_in_force().await);
         launched.supervisor.kill();
-        Ok((launched.gaps, report))
+        Ok((launched.gaps, report, policies))
     };
     match started.await {
         Err(failure) => checks.push(Check::fail("sandbox", failure)),
-        Ok((gaps, report)) => {
+        Ok((gaps, report, policies)) => {
             checks.push(if report.adequate {
                 Check::ok("sandbox", report.verdict)
             } else {
@@ -200,12 +209,41 @@ async fn chromium_checks(config: &Config, can: &Capabilities, checks: &mut Vec<C
                     "pages run with all that the cell allows; allow user namespaces",
                 )
             });
+            checks.push(policies);
             for gap in gaps {
                 checks.push(Check::warn(
                     "cell",
                     gap,
                     "see README, \"What it does not stop\"",
                 ));
+            }
+        }
+    }
+}
+
+/// Whether Chromium obeys every managed policy, by its own word.
+fn policies(in_force: Result<Vec<String>, OpError>) -> Check {
+    let wanted = managed::policies();
+    let hint = format!(
+        "onioncell policy chromium > {}/{}",
+        managed::DIRECTORY,
+        managed::FILE
+    );
+    match in_force {
+        Err(error) => Check::warn("policies", error.to_string(), hint),
+        Ok(names) => {
+            let missing: Vec<&str> = wanted
+                .keys()
+                .filter(|name| !names.contains(name))
+                .map(String::as_str)
+                .collect();
+            let obeyed = wanted.len() - missing.len();
+            let detail = format!("{obeyed} of {} managed policies in force", wanted.len());
+            if missing.is_empty() {
+                Check::ok("policies", detail)
+            } else {
+                let detail = format!("{detail}; missing: {}", missing.join(", "));
+                Check::warn("policies", detail, hint)
             }
         }
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl Launch<'_> {
             give(&user_data)?;
             give(&temp)?;
         }
+        self.display.as_ref().map_or(Ok(()), answers)?;
         let arguments = match self.switches {
             Switches::Ours => switches::arguments(Setup {
                 gateway_port: GATEWAY_PORT,
@@ -81,6 +83,9 @@ impl Launch<'_> {
             chromium_sandbox: self.chromium_sandbox,
         };
         let plan = Plan::for_chromium(&chromium, self.isolation, self.can);
+        if self.can.launcher_is_root && !plan.own_files() {
+            let_through(&user_data)?;
+        }
         if !self.trusted.is_empty() && !plan.own_files() {
             return Err(Failure::new(
                 Code::Usage,
@@ -165,6 +170,34 @@ fn give(directory: &Path) -> Result<(), Failure> {
         let message = format!("cannot give {} to the cell: {error}", directory.display());
         Failure::new(Code::OpFailed, message)
     })
+}
+
+/// Asked here, where a display that is gone has its name.
+fn answers(display: &Display) -> Result<(), Failure> {
+    let (name, socket) = match display {
+        Display::X11 { name, socket, .. } => (name.as_str(), socket),
+        Display::Wayland { socket } => ("Wayland", socket),
+    };
+    UnixStream::connect(socket).map(drop).map_err(|error| {
+        let message = format!(
+            "--headed needs a display, and {name} does not answer at {}: {error}",
+            socket.display()
+        );
+        Failure::new(Code::Usage, message)
+            .hint("run it in a desktop session, or leave --headed out")
+    })
+}
+
+/// Without a file system of its own the cell reaches its part of the profile through ours: it may
+/// pass, and read nothing on the way.
+fn let_through(user_data: &Path) -> Result<(), Failure> {
+    let profile = user_data.parent().unwrap_or(user_data);
+    chown(profile, None, Some(cell::CELL_IDS.gid))
+        .and_then(|()| fs::set_permissions(profile, fs::Permissions::from_mode(0o710)))
+        .map_err(|error| {
+            let message = format!("cannot open {} to the cell: {error}", profile.display());
+            Failure::new(Code::OpFailed, message)
+        })
 }
 
 async fn open_page(read: OwnedFd, write: OwnedFd) -> Result<(Connection, Session), Failure> {

@@ -3,8 +3,9 @@
 mod probe;
 mod stage;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use stage::{Kind, NEIGHBOUR, OUTSIDE, ROOT, Stage, Talk, USER, network, no_network, possible};
@@ -185,6 +186,25 @@ fn unix_sockets_of_others_are_not_reached_by_name_or_by_path() {
         // Without mounts only a newer Landlock could; `Plan::not_covered` says so.
         if stage.kind == Kind::Full {
             refused(stage, &[(format!("unix {}", path.display()), "ENOENT")]);
+        }
+    });
+}
+
+#[test]
+fn with_a_window_the_displays_socket_is_reached_and_the_one_beside_it_is_not() {
+    each(|stage| {
+        let (mine, other) = (stage.path("X7"), stage.path("X8"));
+        let _displays = [&mine, &other].map(|path| {
+            let listener = UnixListener::bind(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+            listener
+        });
+        let (mut inside, outside, _) = pair(stage);
+        assert_eq!(inside.ask(&format!("unix {}", mine.display())), "ok");
+        inside.end();
+        outside.end();
+        if stage.kind == Kind::Full {
+            refused(stage, &[(format!("unix {}", other.display()), "ENOENT")]);
         }
     });
 }

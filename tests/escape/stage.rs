@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use nix::sched::{CloneFlags, unshare};
-use onioncell::cell::{self, CELL_IDS, Capabilities, Chromium, Isolation, Plan};
+use onioncell::cell::{self, CELL_IDS, Capabilities, Chromium, Display, Isolation, Plan};
 use tempfile::TempDir;
 
 pub(crate) const OUTSIDE: &str = "198.51.100.2";
@@ -310,6 +310,16 @@ pub(crate) fn launcher() {
     println!("\n@exit {:?}", cell.supervisor.wait());
 }
 
+/// A cell on a stage with a display has a window there.
+fn display(stage: &Path) -> Option<Display> {
+    let socket = stage.join("X7");
+    socket.exists().then(|| Display::X11 {
+        name: ":7".to_owned(),
+        socket,
+        xauthority: None,
+    })
+}
+
 fn plan(stage: &Path, kind: &str, program: &str, can: &Capabilities) -> Plan {
     let switches = [
         "--headless=new",
@@ -327,7 +337,7 @@ fn plan(stage: &Path, kind: &str, program: &str, can: &Capabilities) -> Plan {
         temp: &stage.join("w/tmp"),
         port: 1080,
         policies: None,
-        display: None,
+        display: display(stage),
         chromium_sandbox: true,
     };
     let (isolation, can) = match kind {

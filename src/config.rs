@@ -226,7 +226,7 @@ fn display() -> Result<Display, Failure> {
             "forwarded displays would need a network; leave --headed out",
         ));
     };
-    Ok(Display::X11 {
+    Ok(Display {
         socket: PathBuf::from(format!("/tmp/.X11-unix/X{number}")),
         xauthority: std::env::var_os("XAUTHORITY").map(PathBuf::from),
         name,

@@ -5,7 +5,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,7 @@ impl Profile {
     pub fn ephemeral() -> Result<Self, ProfileError> {
         let temporary = tempfile::Builder::new()
             .prefix("onioncell-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(|source| ProfileError::Io {
                 operation: "make a temporary profile in",
@@ -188,6 +189,8 @@ mod tests {
         let profile = Profile::ephemeral().unwrap();
         let directory = profile.directory.clone();
         assert!(directory.join("chromium").exists());
+        let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "nobody else may look");
         drop(profile);
         assert!(!directory.exists());
     }

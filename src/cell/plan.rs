@@ -53,18 +53,14 @@ pub struct Ids {
     pub gid: u32,
 }
 
-/// A display for a visible window: the only sockets besides the gateway's that a cell may reach.
+/// An X display for a visible window: the only socket besides the gateway's that a cell may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Display {
-    /// `name` as in $DISPLAY (":0"), `socket` under /tmp/.X11-unix.
-    X11 {
-        name: String,
-        socket: PathBuf,
-        xauthority: Option<PathBuf>,
-    },
-    Wayland {
-        socket: PathBuf,
-    },
+pub struct Display {
+    /// As in $DISPLAY (":0").
+    pub name: String,
+    /// Under /tmp/.X11-unix.
+    pub socket: PathBuf,
+    pub xauthority: Option<PathBuf>,
 }
 
 /// What may be done beneath a path (landlock(7)).
@@ -244,21 +240,13 @@ fn environment(profile: &Path, temp: &Path, display: Option<&Display>) -> Vec<(S
         ("DBUS_SESSION_BUS_ADDRESS", "disabled:".to_owned()),
         ("DBUS_SYSTEM_BUS_ADDRESS", "disabled:".to_owned()),
     ];
-    match display {
-        Some(Display::X11 {
-            name, xauthority, ..
-        }) => {
-            env.push(("DISPLAY", name.clone()));
-            env.extend(
-                xauthority
-                    .iter()
-                    .map(|path| ("XAUTHORITY", path.display().to_string())),
-            );
-        }
-        Some(Display::Wayland { socket }) => {
-            env.push(("WAYLAND_DISPLAY", socket.display().to_string()))
-        }
-        None => {}
+    if let Some(Display {
+        name, xauthority, ..
+    }) = display
+    {
+        env.push(("DISPLAY", name.clone()));
+        let authority = xauthority.iter();
+        env.extend(authority.map(|path| ("XAUTHORITY", path.display().to_string())));
     }
     env.into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -293,15 +281,12 @@ fn grants(inputs: &Chromium<'_>, profile: &Path, temp: &Path, own_files: bool) -
         grants.push(grant(Access::Write, false)(Path::new("/dev/shm")));
     }
     grants.push(grant(Access::Proc, false)(Path::new("/proc")));
-    match &inputs.display {
-        Some(Display::X11 {
-            socket, xauthority, ..
-        }) => {
-            grants.push(grant(Access::Write, false)(socket));
-            grants.extend(xauthority.as_deref().map(grant(Access::Read, false)));
-        }
-        Some(Display::Wayland { socket }) => grants.push(grant(Access::Write, false)(socket)),
-        None => {}
+    if let Some(Display {
+        socket, xauthority, ..
+    }) = &inputs.display
+    {
+        grants.push(grant(Access::Write, false)(socket));
+        grants.extend(xauthority.as_deref().map(grant(Access::Read, false)));
     }
     grants
 }
@@ -346,15 +331,12 @@ fn fixtures(inputs: &Chromium<'_>, profile: &Path, temp: &Path) -> Vec<Fixture> 
                 .map(|path| bind(policies, Path::new(path), false)),
         );
     }
-    match &inputs.display {
-        Some(Display::X11 {
-            socket, xauthority, ..
-        }) => {
-            fixtures.push(show(socket));
-            fixtures.extend(xauthority.as_deref().map(show));
-        }
-        Some(Display::Wayland { socket }) => fixtures.push(show(socket)),
-        None => {}
+    if let Some(Display {
+        socket, xauthority, ..
+    }) = &inputs.display
+    {
+        fixtures.push(show(socket));
+        fixtures.extend(xauthority.as_deref().map(show));
     }
     fixtures
 }

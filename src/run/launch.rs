@@ -174,10 +174,7 @@ fn give(directory: &Path) -> Result<(), Failure> {
 
 /// Asked here, where a display that is gone has its name.
 fn answers(display: &Display) -> Result<(), Failure> {
-    let (name, socket) = match display {
-        Display::X11 { name, socket, .. } => (name.as_str(), socket),
-        Display::Wayland { socket } => ("Wayland", socket),
-    };
+    let Display { name, socket, .. } = display;
     UnixStream::connect(socket).map(drop).map_err(|error| {
         let message = format!(
             "--headed needs a display, and {name} does not answer at {}: {error}",

@@ -89,6 +89,8 @@ struct Direction<'a> {
     end: usize,
     /// The source has said all.
     finished: bool,
+    /// The source can be read no more, and why.
+    failed: Option<String>,
     /// The sink holds bytes that it may not have sent: Arti keeps up to a cell back until flushed.
     unflushed: bool,
     ended: Option<End>,
@@ -104,6 +106,7 @@ impl<'a> Direction<'a> {
             start: 0,
             end,
             finished: false,
+            failed: None,
             unflushed: false,
             ended: None,
             count,
@@ -135,7 +138,8 @@ impl<'a> Direction<'a> {
                 (self.start, self.end) = (0, 0);
             }
             let mut starved = false;
-            if !self.finished && self.end < self.buffer.len() {
+            // As much as is there before a single write: Arti gives no more than a cell at a time.
+            while !self.finished && self.failed.is_none() && self.end < self.buffer.len() {
                 let mut free = ReadBuf::new(&mut self.buffer[self.end..]);
                 match Pin::new(&mut *source).poll_read(cx, &mut free) {
                     Poll::Ready(Ok(())) => {
@@ -143,10 +147,12 @@ impl<'a> Direction<'a> {
                         self.finished = read == 0;
                         self.end += read;
                     }
-                    Poll::Ready(Err(error)) => {
-                        return Poll::Ready(End::Unreadable(error.to_string()));
+                    // What came before it is still to be delivered.
+                    Poll::Ready(Err(error)) => self.failed = Some(error.to_string()),
+                    Poll::Pending => {
+                        starved = true;
+                        break;
                     }
-                    Poll::Pending => starved = true,
                 }
             }
             // 2. Write what there is.
@@ -161,6 +167,9 @@ impl<'a> Direction<'a> {
                     }
                     Err(error) => return Poll::Ready(unwritable(error)),
                 }
+            }
+            if let Some(error) = self.failed.take() {
+                return Poll::Ready(End::Unreadable(error));
             }
             // 3. At the end pass the end on; where the source pauses, push out what was written.
             if self.finished {

@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
 # What a run needs (chromium and a font), what the lab needs (tor, ip, a screen), what a build needs (a C compiler).
-PACKAGES := chromium fonts-liberation tor iproute2 util-linux libnss3-tools xvfb gcc libc6-dev
+PACKAGES := chromium fonts-liberation tor iproute2 util-linux xvfb gcc libc6-dev
 BINARY := target/release/onioncell
 
 .PHONY: help setup build demo test check lab run bench deny clean

@@ -356,9 +356,9 @@ mod tests {
             program: Path::new("/usr/lib/chromium/chromium"),
             switches: &["--headless=new".to_owned()],
             profile: Path::new("/root/w/.browser_profile"),
-            temp: Path::new("/tmp/oc-1"),
+            temp: Path::new("/tmp/cell-1"),
             port: 1080,
-            policies: Some(Path::new("/tmp/oc-policies")),
+            policies: Some(Path::new("/tmp/cell-policies")),
             display: None,
             chromium_sandbox: true,
         };
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn with_a_file_system_of_its_own_the_cell_never_sees_where_the_profile_is() {
         let plan = plan(Isolation::Namespace, &Capabilities::everything());
-        let names_of_host = |text: &str| text.contains("/root/w") || text.contains("/tmp/oc-1");
+        let names_of_host = |text: &str| text.contains("/root/w") || text.contains("/tmp/cell-1");
         assert!(plan.own_files() && plan.pid_namespace);
         assert!(!plan.argv.iter().any(|arg| names_of_host(arg)));
         assert!(!plan.env.iter().any(|(_, value)| names_of_host(value)));

@@ -34,7 +34,7 @@ test: setup check ## Everything: format, lints, unit, lab, escape and leak tests
 check:
 	@echo "== format and lints"
 	@$(CARGO) fmt --check
-	@$(CARGO) clippy --locked --all-targets --quiet -- -D warnings
+	@$(CARGO) clippy --locked --all-targets -- -D warnings
 
 lab: setup ## Start the lab by hand; prints how to point onioncell at it
 	@$(CARGO) build --locked --bin onioncell --example lab

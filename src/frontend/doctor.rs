@@ -23,7 +23,7 @@ use crate::run::launch::{Launch, Program, isolation};
 #[derive(Debug, Args)]
 pub struct DoctorOptions {
     /// Leave the network alone: do not try to reach Tor
-    #[arg(long)]
+    #[arg(long, env = "ONIONCELL_OFFLINE")]
     offline: bool,
 }
 
